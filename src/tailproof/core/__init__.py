@@ -1,0 +1,1 @@
+"""Pure theory: no sockets, files, threads; only `clock` reads a clock."""

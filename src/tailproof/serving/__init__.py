@@ -1,0 +1,1 @@
+"""The front process: HTTP, admission, batching, answers."""

@@ -1,0 +1,98 @@
+"""What stands before the queue: the body's type, size and time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from granian.rsgi import ProtocolClosed
+
+from tailproof.core.errors import BodyTimeout, Malformed, TooLarge, UnsupportedType
+from tailproof.serving.settings import ServerSettings
+
+SWEEP_SECONDS = 0.25
+"""How often deadlines are looked at: they are kept this exactly."""
+
+
+class ClientLeft(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+class BodyReader:
+    """Reads request bodies within the limits. A timer per request would cost more than the
+    request's own work, so one sweep looks at the oldest of them."""
+
+    def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
+        self._max_bytes = settings.max_body
+        self._timeout = settings.body_timeout
+        self._clock = clock
+        self._reading: dict[Any, float] = {}
+        self._late: set[Any] = set()
+
+    async def read_json(self, headers: Any, proto: Any) -> bytes:
+        """The whole body of a JSON request.
+
+        Raises:
+            UnsupportedType: Content-Type is not JSON, or the body is encoded.
+            TooLarge: more bytes than `max_body`, announced or sent.
+            BodyTimeout: not there within `body_timeout`.
+            ClientLeft: the connection ended first.
+        """
+        check_json(headers)
+        announced = headers.get("content-length")
+        if announced is None:
+            return await self._read_chunks(proto)
+        if not announced.isascii() or not announced.isdigit():
+            raise Malformed("Content-Length must be a number")
+        if int(announced) > self._max_bytes:
+            raise TooLarge(self._limit)
+        body: bytes = await self._in_time(proto())
+        return body
+
+    async def _read_chunks(self, proto: Any) -> bytes:
+        chunks, num_bytes = [], 0
+        stream = proto.__aiter__()
+        deadline = self._clock() + self._timeout
+        while chunk := await self._in_time(stream.__anext__(), deadline):
+            num_bytes += len(chunk)
+            if num_bytes > self._max_bytes:
+                raise TooLarge(self._limit)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def _in_time(self, future: Any, deadline: float | None = None) -> bytes:
+        self._reading[future] = deadline or self._clock() + self._timeout
+        try:
+            data: bytes = await future
+        except asyncio.CancelledError:
+            if future not in self._late:
+                raise
+            raise BodyTimeout(f"the body was not there after {self._timeout:g} s") from None
+        except ProtocolClosed:
+            raise ClientLeft from None
+        finally:
+            del self._reading[future]
+            self._late.discard(future)
+        return data
+
+    def sweep(self) -> None:
+        """Give up the bodies whose time is over. Called every `SWEEP_SECONDS`."""
+        now = self._clock()
+        for future in [item for item, deadline in self._reading.items() if deadline <= now]:
+            self._late.add(future)
+            future.cancel()
+
+    @property
+    def _limit(self) -> str:
+        return f"the body is over the limit of {self._max_bytes} bytes"
+
+
+def check_json(headers: Any) -> None:
+    """Raise UnsupportedType unless the headers announce plain JSON (or no type at all)."""
+    content_type = headers.get("content-type")
+    if content_type is not None and content_type != "application/json":
+        kind = content_type.partition(";")[0].strip().lower()
+        if kind != "application/json" and not kind.endswith("+json"):
+            raise UnsupportedType("send JSON, with the header Content-Type: application/json")
+    encoding = headers.get("content-encoding")
+    if encoding is not None and encoding.strip().lower() != "identity":
+        raise UnsupportedType("send the body without Content-Encoding")

@@ -1,0 +1,247 @@
+"""Carries out what `core.policy` decides: requests in, batches to the workers, answers back."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tailproof.core.errors import ModelFailed, RequestError, Shed, Unavailable
+from tailproof.core.policy import Dispatch, Part, Policy, Queued, Refuse
+from tailproof.core.timeline import Timeline
+from tailproof.models.runtimes.base import Columns
+from tailproof.workers import frames
+from tailproof.workers.pool import Pool, Worker
+
+Row = dict[str, Any]
+
+
+class Ticket(Protocol):
+    """A request that waits for its rows: implemented by the route that submitted it."""
+
+    rows: list[Row]
+    arrived: float
+    timeline: Timeline
+
+    def completed(self, answer: "Answer") -> None:
+        """All rows are computed."""
+
+    def failed(self, error: RequestError) -> None:
+        """They will never be."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a request's rows gave: per output one value a row, in the order of the rows."""
+
+    outputs: dict[str, list[Any]]
+    batch_rows: int
+    """Rows of the (last) batch that it was computed in."""
+    worker: int
+    """Number of the worker that computed that batch."""
+    cold: bool
+    """It rode in the first batch of this replica."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A submitted request with the values that have come back so far."""
+
+    ticket: Ticket
+    queued: Queued
+    missing: int
+    outputs: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Flight:
+    """A batch on its way."""
+
+    decision: Dispatch
+    dispatched: float
+    worker: Worker
+
+
+class Batcher:
+    """The queue of one model version, its policy, and the batches in flight."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        pool: Pool,
+        columns: Callable[[list[Row]], Columns],
+        observe: "Observer",
+        clock: Callable[[], float],
+    ) -> None:
+        self.policy = policy
+        self._pool = pool
+        self._columns = columns
+        self._observe = observe
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._flights: dict[int, Flight] = {}
+        self._waiting: dict[Ticket, Waiting] = {}
+        self._next_id = 0
+        self._turn_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._cold = True
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are queued or in flight."""
+        return len(self._waiting)
+
+    def submit(self, ticket: Ticket) -> None:
+        """Queue a request; `ticket` is told later. Raises Shed when the policy refuses it."""
+        now = self._clock()
+        queued = Queued(rows=len(ticket.rows), arrived=ticket.arrived)
+        decision = self.policy.arrive(queued, now)
+        if isinstance(decision, Refuse):
+            raise Shed(
+                _SENTENCES[decision.reason],
+                reason=decision.reason,
+                retry_after=decision.retry_after,
+            )
+        waiting = queued.payload = Waiting(ticket, queued, len(ticket.rows))
+        ticket.timeline.admitted = now - ticket.arrived
+        self._waiting[ticket] = waiting
+        self._schedule_turn()
+
+    def withdraw(self, ticket: Ticket) -> str | None:
+        """The request is over (client left, deadline passed): its waiting rows never run.
+
+        Returns the stage that it had reached, `queue` or `execute`; None: it was not here.
+        """
+        waiting = self._waiting.pop(ticket, None)
+        if waiting is None:
+            return None
+        computing = waiting.queued.taken
+        self.policy.cancel(waiting.queued)
+        return "execute" if computing else "queue"
+
+    def workers_changed(self) -> None:
+        """The number of ready workers is another one: with none left, nothing can wait."""
+        self.policy.set_workers(self._pool.num_ready)
+        if self._pool.num_ready == 0:
+            for ticket in list(self._waiting):
+                self._fail(ticket, Unavailable("no worker is ready", reason="worker_lost"))
+        else:
+            self._schedule_turn()
+
+    def lost(self, batch_ids: set[int], reason: str) -> None:
+        """These batches died with their worker: their requests are told at once."""
+        now = self._clock()
+        for flight in [self._flights.pop(batch_id) for batch_id in batch_ids]:
+            self.policy.finished(flight.decision.rows, None, now)
+            error = Unavailable("the worker was lost while it computed", reason="worker_lost")
+            for part in flight.decision.parts:
+                self._fail(part.request.payload.ticket, error)
+
+    def done(self, worker: Worker, frame: frames.Result | frames.Failed, body: memoryview) -> None:
+        """A batch came back: start the next one first, then hand out the answers."""
+        flight = self._flights.pop(frame.batch_id)
+        now = self._clock()
+        rows = flight.decision.rows
+        succeeded = isinstance(frame, frames.Result)
+        occupied = now - max(flight.dispatched, worker.last_finished)
+        self.policy.finished(rows, occupied if succeeded else None, now)
+        self._turn()
+        for part in flight.decision.parts:
+            _stamp(part, flight, worker.last_finished, frame)
+        if isinstance(frame, frames.Result):
+            cold, self._cold = self._cold, False
+            self._observe.batch(worker, frame, rows)
+            self._hand_out(flight, frame, body, cold=cold)
+        else:
+            self._observe.batch_failed(worker, frame, rows)
+            for part in flight.decision.parts:
+                error = ModelFailed("the model raised", reason=frame.error)
+                self._fail(part.request.payload.ticket, error)
+
+    def _schedule_turn(self) -> None:
+        """Decide at the end of this turn of the loop: what arrived together goes together."""
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while True:
+            now = self._clock()
+            decision = self.policy.next_batch(now)
+            if isinstance(decision, Dispatch):
+                self._dispatch(decision, now)
+                continue
+            if decision.until != float("inf"):
+                self._timer = self._loop.call_later(max(0.0, decision.until - now), self._turn)
+            return
+
+    def _dispatch(self, decision: Dispatch, now: float) -> None:
+        rows = [row for part in decision.parts for row in _rows(part)]
+        buffers, body = frames.pack(self._columns(rows))
+        self._next_id += 1
+        batch = frames.Batch(self._next_id, decision.rows, buffers)
+        worker = self._pool.submit(batch, body)
+        self._flights[self._next_id] = Flight(decision, now, worker)
+
+    def _hand_out(
+        self, flight: Flight, frame: frames.Result, body: memoryview, *, cold: bool
+    ) -> None:
+        decision, worker = flight.decision, flight.worker.number
+        outputs = {name: a.tolist() for name, a in frames.unpack(frame.outputs, body).items()}
+        for part, offset in _offsets(decision):
+            waiting: Waiting = part.request.payload
+            count = part.stop - part.start
+            for name, values in outputs.items():
+                waiting.outputs.setdefault(name, []).extend(values[offset : offset + count])
+            waiting.missing -= count
+            if waiting.missing == 0 and self._waiting.pop(waiting.ticket, None) is not None:
+                waiting.ticket.completed(Answer(waiting.outputs, decision.rows, worker, cold))
+
+    def _fail(self, ticket: Ticket, error: RequestError) -> None:
+        waiting = self._waiting.pop(ticket, None)
+        if waiting is not None:
+            self.policy.cancel(waiting.queued)
+            ticket.failed(error)
+
+
+class Observer(Protocol):
+    """Told about batches, for metrics and the log."""
+
+    def batch(self, worker: Worker, frame: frames.Result, rows: int) -> None:
+        """A batch was computed."""
+
+    def batch_failed(self, worker: Worker, frame: frames.Failed, rows: int) -> None:
+        """The model raised."""
+
+
+_SENTENCES = {
+    "queue_full": "the queue is full",
+    "hopeless": "it could not be answered in time",
+}
+
+
+def _rows(part: Part) -> list[Row]:
+    rows: list[Row] = part.request.payload.ticket.rows
+    return rows if part.stop - part.start == len(rows) else rows[part.start : part.stop]
+
+
+def _offsets(decision: Dispatch) -> Iterator[tuple[Part, int]]:
+    offset = 0
+    for part in decision.parts:
+        yield part, offset
+        offset += part.stop - part.start
+
+
+def _stamp(
+    part: Part, flight: Flight, worker_free: float, frame: frames.Result | frames.Failed
+) -> None:
+    """Write the batch's stamps into a request; of a split request the last batch's stay."""
+    ticket: Ticket = part.request.payload.ticket
+    arrived, timeline = ticket.arrived, ticket.timeline
+    timeline.worker_free = worker_free - arrived
+    timeline.dispatched = flight.dispatched - arrived
+    timeline.started = frame.started - arrived
+    timeline.finished = frame.finished - arrived

@@ -1,0 +1,109 @@
+"""`POST /predict`: one row or a list of them, validated, batched, answered."""
+
+import asyncio
+from typing import Any
+
+from tailproof.core.errors import DeadlineExceeded, RequestError, Unavailable
+from tailproof.core.timeline import Timeline
+from tailproof.serving.admission import BodyReader
+from tailproof.serving.batcher import Answer, Row
+from tailproof.serving.exchange import JSON, Exchange, Headers
+from tailproof.serving.service import ModelService
+
+
+class Prediction:
+    """One /predict request between its validation and its answer: the batcher's ticket."""
+
+    __slots__ = ("arrived", "exchange", "is_list", "rows", "service", "timeline")
+
+    def __init__(
+        self, service: ModelService, exchange: Exchange, rows: list[Row], *, is_list: bool
+    ) -> None:
+        self.service = service
+        self.exchange = exchange
+        self.rows = rows
+        self.is_list = is_list
+        self.arrived = exchange.arrived
+        self.timeline: Timeline = exchange.timeline
+
+    def completed(self, answer: Answer) -> None:
+        """The rows are computed: send the answer, right from the batch's turn of the loop."""
+        exchange = self.exchange
+        exchange.batch_rows, exchange.worker = answer.batch_rows, answer.worker
+        body = self.service.encoder.encode(answer, is_list=self.is_list)
+        headers: Headers = [
+            JSON,
+            ("server-timing", server_timing(self.timeline, exchange.desk.clock() - self.arrived)),
+            ("x-batch-size", str(answer.batch_rows)),
+        ]
+        if answer.cold:
+            headers.append(("x-cold", "1"))
+        exchange.answer(200, body, headers)
+
+    def failed(self, error: RequestError) -> None:
+        """They will never be computed."""
+        self.exchange.refuse(error)
+
+    def client_left(self, watch: Any) -> None:
+        """The watch on the connection ended: by its client, unless we cancelled it."""
+        if not watch.cancelled() and not self.exchange.closed:
+            self.exchange.client_left(self.service.withdraw(self) or "door")
+
+    def end(self, error: RequestError) -> None:
+        """Time is over, the request's or the server's: leave the queue, and say so."""
+        self.exchange.refuse(error, cause=self.service.withdraw(self) or "door")
+
+
+class Predictor:
+    """The route. Keeps the open requests in order of arrival, for their common deadline."""
+
+    def __init__(self, bodies: BodyReader, request_timeout: float) -> None:
+        self._bodies = bodies
+        self._timeout = request_timeout
+        self._open: dict[Prediction, None] = {}
+
+    async def predict(
+        self, service: ModelService, exchange: Exchange, headers: Any, proto: Any
+    ) -> None:
+        """Handle one request to its answer. Raises RequestError, ClientLeft."""
+        body = await self._bodies.read_json(headers, proto)
+        rows, is_list = service.validator.rows(body)
+        exchange.rows = len(rows)
+        exchange.version = service.manifest.version if service.manifest else None
+        prediction = Prediction(service, exchange, rows, is_list=is_list)
+        service.submit(prediction)
+        exchange.done = asyncio.get_running_loop().create_future()
+        watch = proto.client_disconnect()
+        watch.add_done_callback(prediction.client_left)
+        self._open[prediction] = None
+        try:
+            await exchange.done
+        finally:
+            del self._open[prediction]
+            watch.cancel()
+
+    def abandon(self) -> None:
+        """Answer 503 to every request that is still open: the process ends."""
+        for prediction in list(self._open):
+            prediction.end(Unavailable("the server is stopping", reason="draining"))
+
+    def sweep(self, now: float) -> None:
+        """Answer 504 to every request that is over the timeout."""
+        late = []
+        for prediction in self._open:
+            if now - prediction.arrived < self._timeout:
+                break
+            late.append(prediction)
+        for prediction in late:
+            prediction.end(DeadlineExceeded(f"no answer within {self._timeout:g} s"))
+
+
+def server_timing(timeline: Timeline, total: float) -> str:
+    """The Server-Timing header: where the time went, in milliseconds."""
+    queue = (timeline.queue_seconds or 0.0) * 1e3
+    batch = (timeline.batch_seconds or 0.0) * 1e3
+    infer = (timeline.infer_seconds or 0.0) * 1e3
+    return (
+        f"queue;dur={queue:.3f}, batch;dur={batch:.3f}, infer;dur={infer:.3f}, "
+        f"total;dur={total * 1e3:.3f}"
+    )

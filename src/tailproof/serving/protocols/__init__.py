@@ -1,0 +1,1 @@
+"""Wire formats of the answers, one file per protocol."""

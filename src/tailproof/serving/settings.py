@@ -1,0 +1,94 @@
+"""Everything that can be set about serving, once: flag, environment name, TOML key and help text
+are all derived from these fields (see `tailproof.config`)."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from tailproof.core.slo import Slo
+
+MAX_ROWS = 4096
+"""Most rows in one request of `/predict`."""
+
+Text = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0, le=86400)]
+Timeout = Annotated[float, Meta(gt=0, le=86400)]
+ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
+Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+
+
+def setting(
+    default: Any,
+    help_text: str,
+    *,
+    unit: Literal["duration", "size", "slo"] | None = None,
+    flag: bool = True,
+    key: str | None = None,
+) -> Any:
+    """A field with its help text. `unit` says how its text is read; a setting without `flag` can
+    only be written in the file; `key` is its name there when that is not the field's own. The
+    bounds of a value stand in the field's type."""
+    metadata = {"help": help_text, "unit": unit, "flag": flag, "key": key}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    """The front process: address, limits, log. Seconds and bytes."""
+
+    host: Text = setting("127.0.0.1", "address to listen on (0.0.0.0: every interface)")
+    port: Annotated[int, Meta(ge=1, le=65535)] = setting(8000, "port to listen on")
+    log_format: Literal["auto", "json", "text"] = setting(
+        "auto", "one JSON object a line, or text; auto: text on a terminal, else JSON"
+    )
+    drain_delay: Seconds = setting(
+        5.0, "after SIGTERM: keep answering this long while not ready", unit="duration"
+    )
+    drain_timeout: Seconds = setting(
+        30.0, "then wait at most this long for the requests in flight", unit="duration"
+    )
+    request_timeout: Timeout = setting(
+        30.0, "answer 504 to a request that is older than this", unit="duration"
+    )
+    header_timeout: Timeout = setting(
+        10.0, "close a connection whose request header takes longer", unit="duration"
+    )
+    body_timeout: Timeout = setting(30.0, "answer 408 to a body that takes longer", unit="duration")
+    max_body: Count = setting(16 * 2**20, "answer 413 to a body over this size", unit="size")
+    max_header: Annotated[int, Meta(ge=8192)] = setting(
+        32 * 2**10, "refuse a request header over this size", unit="size"
+    )
+    max_connections: Count = setting(1024, "accept at most this many connections at a time")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSettings:
+    """One served model."""
+
+    source: Text = setting("", "where the model comes from", flag=False)
+    name: ModelName = setting("", "name in URLs, metrics and logs; default: the source's own name")
+    slo: tuple[Slo, ...] = setting(
+        (), "what must hold, e.g. 'p95 < 50ms'; may be repeated", unit="slo"
+    )
+    required: bool = setting(True, "/health waits for this model", flag=False)
+    workers: Count = setting(1, "worker processes for the model")
+    method: Text | None = setting(None, "method to call instead of the model's own choice")
+    class_index: Annotated[int, Meta(ge=0)] | None = setting(
+        None, "with predict_proba: the column that is the answer", key="class"
+    )
+    output: Text = setting("score", "name of the value in a /predict answer", flag=False)
+    output_list: Text = setting("scores", "its name when a list was asked", flag=False)
+    columns: dict[str, dict[str, Any]] | str | None = setting(
+        None, "constraints of each column, or 'module:PydanticModel'", flag=False
+    )
+    trust: tuple[Digest, ...] = setting(
+        (), "sha256:<digest> of a model that may run code when loaded; may be repeated"
+    )
+    tracking_uri: Text | None = setting(None, "MLflow tracking server; default: MLflow's own")
+    max_batch: Count | None = setting(None, "most rows in a batch; default: from model and SLO")
+    max_wait: Seconds = setting(
+        0.0, "hold a batch this long for company although a worker is idle", unit="duration"
+    )
+    max_queue: Count | None = setting(None, "most rows waiting; default: from model and SLO")

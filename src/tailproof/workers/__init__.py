@@ -1,0 +1,1 @@
+"""The model process, its wire format and its supervisor."""

@@ -1,0 +1,156 @@
+"""The model process: loads one model, then computes batch after batch until its socket closes.
+
+Started as `python -m tailproof.workers.child FD`, with FD one end of a socket pair. It never sees
+HTTP; it ends when the front process does, however that happens.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from tailproof.core.errors import TailproofError
+from tailproof.models.runtimes import load
+from tailproof.models.runtimes.base import Columns, LoadedModel, Runtime
+from tailproof.workers import frames
+from tailproof.workers.pauses import GcPauses
+
+WARMUP_REPEATS = 3
+WARMUP_SECONDS = 10.0
+"""No further batch size is tried once the warm-up has taken this long."""
+
+_READ_BYTES = 1 << 20
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Serve the socket whose file descriptor is the first argument."""
+    _end_with_parent()
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        incoming = _receive(connection)
+        order, _ = next(incoming)
+        assert isinstance(order, frames.Load), "the front sends Load first"
+        runtime = _prepare(connection, order)
+        if runtime is None:
+            return 1
+        _compute(connection, incoming, runtime)
+    return 0
+
+
+def _prepare(connection: socket.socket, order: frames.Load) -> Runtime | None:
+    """Load and warm up, and tell the front how it went."""
+
+    def progress(stage: str) -> None:
+        _send(connection, frames.Progress(stage))
+
+    begin = time.monotonic()
+    try:
+        loaded = load(order.spec, progress)
+        load_seconds = time.monotonic() - begin
+        progress("warming up")
+        begin = time.monotonic()
+        samples = warm_up(loaded, order.warmup_rows)
+    except TailproofError as error:
+        _send(connection, frames.LoadFailed(type(error).__name__, str(error), expected=True))
+        return None
+    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
+        _send(connection, frames.LoadFailed(type(error).__name__, str(error), expected=False))
+        return None
+    warmup_seconds = time.monotonic() - begin
+    gc.collect()
+    gc.freeze()
+    _send(connection, frames.Loaded(loaded.manifest, load_seconds, warmup_seconds, samples))
+    return loaded.runtime
+
+
+def warm_up(loaded: LoadedModel, sizes: tuple[int, ...]) -> tuple[tuple[int, float], ...]:
+    """Run the example at each batch size, smallest first: (rows, seconds) of every run.
+
+    Sizes over the model's own maximum are skipped. Raises what the model raises.
+    """
+    limit = loaded.manifest.max_rows or max(sizes, default=1)
+    begin = time.monotonic()
+    samples = []
+    for rows in sorted({min(size, limit) for size in sizes}):
+        columns = _repeat(loaded.example, rows)
+        for _ in range(WARMUP_REPEATS):
+            started = time.monotonic()
+            loaded.runtime.predict(columns, rows)
+            samples.append((rows, time.monotonic() - started))
+        if time.monotonic() - begin > WARMUP_SECONDS:
+            break
+    return tuple(samples)
+
+
+def _compute(
+    connection: socket.socket,
+    incoming: Iterator[tuple[frames.Frame, memoryview]],
+    runtime: Runtime,
+) -> None:
+    """Answer each batch with a Result or a Failed, in order, until the front closes."""
+    pauses = GcPauses()
+    pauses.attach()
+    for batch, body in incoming:
+        assert isinstance(batch, frames.Batch), "after loading the front sends batches only"
+        paused, cpu = pauses.total_seconds, time.process_time()
+        started = time.monotonic()
+        try:
+            outputs = runtime.predict(frames.unpack(batch.columns, body), batch.num_rows)
+            finished = time.monotonic()
+            described, data = frames.pack(outputs)
+        except Exception as error:  # noqa: BLE001  the model's own code may raise anything
+            stamps = (started, time.monotonic())
+            reason = (type(error).__name__, str(error))
+            _send(connection, frames.Failed(batch.batch_id, *stamps, *reason))
+            continue
+        result = frames.Result(
+            batch_id=batch.batch_id,
+            started=started,
+            finished=finished,
+            cpu_seconds=time.process_time() - cpu,
+            gc_seconds=pauses.total_seconds - paused,
+            outputs=described,
+        )
+        _send(connection, result, data)
+
+
+def _repeat(example: Columns, rows: int) -> Columns:
+    return {name: np.resize(values, rows) for name, values in example.items()}
+
+
+def _receive(connection: socket.socket) -> Iterator[tuple[frames.Frame, memoryview]]:
+    reader = frames.Reader()
+    while data := connection.recv(_READ_BYTES):
+        yield from reader.feed(data)
+
+
+def _send(connection: socket.socket, frame: frames.Frame, body: list[bytes] | None = None) -> None:
+    connection.sendall(b"".join(frames.encode(frame, body or [])))
+
+
+def _end_with_parent() -> None:
+    """Leave the end of this process to the front: it closes the socket or sends SIGKILL.
+
+    SIGTERM and SIGINT often reach a whole process group while the front still drains. Should the
+    front be killed while the model computes, the kernel ends this process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the kernel was told
+            sys.exit(0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (BrokenPipeError, ConnectionResetError, StopIteration):
+        sys.exit(0)  # the front is gone; there is nobody to tell

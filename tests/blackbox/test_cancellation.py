@@ -1,0 +1,154 @@
+"""P12: work whose caller has gone is not done, and leaves nothing behind."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from .conftest import Servers
+from .http_client import Connection, encode, run
+from .model_log import executions
+from .processes import frozen
+from .scrape import scrape, until_inflight, until_waiting
+from .server import Server
+from .traffic import JSON, Client, payload
+
+FLAGS = ("--max-queue", "10000", "--max-connections", "4096")
+SLACK = 5
+"""The gauge must fall within a second; two cores are shared by everything under test."""
+
+
+def source(log: Path) -> str:
+    """A model that says what it computed."""
+    return f"fake:?fixed=200ms&max=16&log={log}"
+
+
+async def queued_cancels_are_not_computed(server: Server, log: Path, count: int = 200) -> None:
+    """Callers leave while they are queued behind a batch: none of their rows is computed, the
+    gauges forget them, the accounts name them, and the next caller is served."""
+    await server.until_ready()
+    client = Client(server.port)
+    with frozen(server.worker()):
+        blocker = await client.begin(fresh=True)
+        await until_inflight(server, 1)
+        await until_waiting(server, 0)
+        held = await asyncio.gather(*(client.begin(fresh=True) for _ in range(count)))
+        await until_inflight(server, count + 1)
+        await asyncio.gather(*(client.leave(one, reset=bool(n % 2)) for n, one in enumerate(held)))
+        await until_inflight(server, 1, timeout=SLACK)
+        await until_waiting(server, 0, timeout=SLACK)
+    assert (await client.finish(blocker)).status == 200
+    after = await client.predict()
+    assert after.status == 200, "the next request was not served"
+    reading = await until_inflight(server, 0)
+    assert client.judge().counts == {"cancelled": count, "ok": 2}
+    assert client.judge().clean
+    computed = executions(log)
+    wasted = [value for one in held for value in one.attempt.values if computed[value]]
+    assert not wasted, f"{len(wasted)} rows were computed for callers who had left"
+    assert computed[blocker.attempt.values[0]] == computed[after.values[0]] == 1
+    outcomes = reading.by("tailproof_requests_total", "code", "outcome", route="/predict")
+    assert outcomes == {("499", "cancelled"): count, ("200", "ok"): 2}
+    assert reading.value("tailproof_cancelled_total", model=server.name) == count
+
+
+@pytest.mark.parametrize("flaw", [None, ""], ids=["tailproof", "flawless"])
+def test_queued_cancels_are_not_computed(
+    servers: Servers, flaw: str | None, tmp_path: Path
+) -> None:
+    log = tmp_path / "model.log"
+    run(queued_cancels_are_not_computed(servers.launch(flaw, source(log), *FLAGS), log))
+
+
+@pytest.mark.soak
+def test_a_thousand_queued_cancels_are_not_computed(servers: Servers, tmp_path: Path) -> None:
+    log = tmp_path / "model.log"
+    run(queued_cancels_are_not_computed(servers.launch(None, source(log), *FLAGS), log, 1000))
+
+
+@pytest.mark.parametrize(
+    ("flaw", "complaint"),
+    [
+        ("computes-cancelled", "tailproof_queue_rows stayed at"),
+        ("computes-silently", "were computed for callers who had left"),
+        ("leaks-inflight", "tailproof_inflight_requests stayed at"),
+    ],
+)
+def test_computing_for_nobody_is_caught(
+    servers: Servers, flaw: str, complaint: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "model.log"
+    server = servers.launch(flaw, source(log), *FLAGS)
+    with pytest.raises(AssertionError, match=complaint):
+        run(queued_cancels_are_not_computed(server, log, count=20))
+
+
+async def leaving_anywhere_leaves_nothing(server: Server, count: int = 120, seed: int = 12) -> None:
+    """Callers leave at random points: connected, in the header, in the body, queued, in a batch.
+    Everything returns to zero, received = the sum of the outcomes, the next caller is served."""
+    await server.until_ready()
+    draw = random.Random(seed)
+    whole = encode("POST", "/predict", payload((1.0, 2.0, 3.0), listed=True), JSON)
+
+    async def one(size: int, wait: float, reset: bool) -> None:
+        connection = await Connection.open(server.port)
+        if size:
+            connection.send(whole[:size])
+        await asyncio.sleep(wait)
+        await (connection.reset() if reset else connection.close())
+
+    await asyncio.gather(
+        *(
+            one(
+                draw.choice([0, draw.randrange(len(whole)), len(whole), len(whole)]),
+                draw.uniform(0.0, 0.3),
+                draw.random() < 0.5,
+            )
+            for _ in range(count)
+        )
+    )
+    await until_inflight(server, 0)
+    await until_waiting(server, 0)
+    assert (await Client(server.port).predict()).status == 200
+
+    async def balanced() -> bool:
+        reading = await scrape(server.port)
+        return reading.value("tailproof_requests_received_total") == reading.value(
+            "tailproof_requests_total"
+        )
+
+    await server.until(balanced, "received = the sum of the outcomes", SLACK)
+
+
+@pytest.mark.parametrize("flaw", [None, ""], ids=["tailproof", "flawless"])
+def test_leaving_anywhere_leaves_nothing(servers: Servers, flaw: str | None) -> None:
+    run(leaving_anywhere_leaves_nothing(servers.launch(flaw, "fake:?fixed=50ms&max=16", *FLAGS)))
+
+
+def test_a_leak_by_leaving_is_caught(servers: Servers) -> None:
+    server = servers.launch("leaks-inflight", "fake:?fixed=50ms&max=16", *FLAGS)
+    with pytest.raises(AssertionError, match="tailproof_inflight_requests stayed at"):
+        run(leaving_anywhere_leaves_nothing(server, count=40))
+
+
+def test_the_log_of_the_model_is_what_it_computed(servers: Servers, tmp_path: Path) -> None:
+    """The instrument itself: three predictions, each row exactly once in the model's log."""
+    log = tmp_path / "model.log"
+    server = servers.launch(None, source(log))
+
+    async def scenario() -> None:
+        await server.until_ready()
+        client = Client(server.port)
+        for rows in (None, 1, 5):
+            assert (await client.predict(rows)).status == 200
+        computed = executions(log)
+        sent = [value for attempt in client.history for value in attempt.values]
+        assert [computed[value] for value in sent] == [1] * 7
+        for line in log.read_text().splitlines():
+            batch = json.loads(line)
+            assert batch["rows"] == len(batch["values"])
+            assert batch["start"] <= batch["finish"]
+
+    run(scenario())
