@@ -72,6 +72,8 @@ def serve(models: tuple[str, ...], file: Path | None, **flags: object) -> int:
     A MODEL is models:/name@alias, models:/name/3, runs:/id/path, an MLflow model folder, a
     .skops, .joblib or .pkl file, python:module:Class or demo:fraud.
     """
+    # a user's own classes are found where the command is run, as with `python -m`
+    sys.path.append(str(Path.cwd()))
     settings = config.load(models, flags, os.environ, file)
 
     from tailproof.serving.server import run

@@ -22,10 +22,10 @@ import click
 import msgspec
 
 from tailproof.core import slo
-from tailproof.core.errors import ConfigError, TailproofError
+from tailproof.core.errors import ConfigError
 from tailproof.core.units import format_duration, format_size, parse_duration, parse_size
-from tailproof.models.source import default_name
-from tailproof.serving.settings import ModelName, ModelSettings, ServerSettings
+from tailproof.models.source import default_name, parse
+from tailproof.serving.settings import ModelSettings, ServerSettings
 
 DEFAULT_FILE = Path("tailproof.toml")
 PREFIX = "TAILPROOF_"
@@ -224,18 +224,24 @@ def _models(layers: list[Layer], above: Layer) -> tuple[ModelSettings, ...]:
 
 def _model(layer: Layer) -> ModelSettings:
     model = build(ModelSettings, layer)
-    if "columns" in layer:
-        _check_columns(layer["columns"].origin, model.columns)
-    if model.name:
-        return model
     source = layer["source"]
     try:
-        name = msgspec.convert(default_name(model.source), ModelName)
-    except msgspec.ValidationError:
-        raise ConfigError(source.origin, source.value, "has no usable name; add --name") from None
-    except TailproofError as error:
-        raise ConfigError(source.origin, source.value, str(error)) from None
-    return replace(model, name=name)
+        parse(model.source)
+        named = model if model.name else replace(model, name=default_name(model.source))
+    except ConfigError as error:
+        raise ConfigError(source.origin, source.value, _about_source(error)) from None
+    if "columns" in layer:
+        _check_columns(layer["columns"].origin, model.columns)
+    return named
+
+
+def _about_source(error: ConfigError) -> str:
+    """What is wrong with a source: as a whole, its own name, or a parameter in it."""
+    if error.key == "model":
+        return error.problem
+    if error.key == "name":
+        return f"its own name cannot be used, so give it another with --name ({error.problem})"
+    return str(error)
 
 
 def _check_columns(origin: str, columns: dict[str, dict[str, Any]] | str | None) -> None:

@@ -7,7 +7,8 @@ _DURATION = re.compile(_NUMBER + r"\s*(?P<unit>us|µs|ms|s|m|h)")
 _RATE = re.compile(_NUMBER + r"\s*/\s*(?P<unit>s|m|h)")
 _SIZE = re.compile(_NUMBER + r"\s*(?P<unit>B|KiB|MiB|GiB|kB|MB|GB)")
 
-_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_A_SECOND = {"us": 1e6, "µs": 1e6, "ms": 1e3, "s": 1.0, "m": 1 / 60, "h": 1 / 3600}
+"""How many make a second: dividing by a whole number gives 0.009 for 9ms, multiplying does not."""
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -16,7 +17,7 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"expected a duration with its unit, such as 50ms, 2s or 5m; got {text!r}")
-    return float(match["number"]) * _SECONDS[match["unit"]]
+    return float(match["number"]) / _A_SECOND[match["unit"]]
 
 
 def parse_rate(text: str) -> float:
@@ -24,7 +25,7 @@ def parse_rate(text: str) -> float:
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"expected a rate with its unit, such as 300/s; got {text!r}")
-    return float(match["number"]) / _SECONDS[match["unit"]]
+    return float(match["number"]) * _A_SECOND[match["unit"]]
 
 
 def parse_size(text: str) -> int:

@@ -32,7 +32,13 @@ class RefusedError(Exception):
     """A row that pydantic let through is no good. Why is found out later, off the good path."""
 
 
-REFUSALS = (ValidationError, RefusedError, msgspec.MsgspecError, RecursionError)
+REFUSALS = (
+    ValidationError,
+    RefusedError,
+    PydanticSerializationError,
+    msgspec.MsgspecError,
+    RecursionError,
+)
 
 _decode = msgspec.json.Decoder().decode
 
@@ -110,7 +116,11 @@ class SignatureReader:
         return found
 
     def faults(self, row: Any) -> list[Any]:
-        return errors_of(self._one, row)
+        try:
+            self._one.validate_python(row)
+        except ValidationError:
+            return errors_of(self._one, row)
+        return []  # told at once, since 4,095 good rows may stand before the bad one
 
     def key_of(self, column: Column) -> str:
         return column.name

@@ -115,10 +115,8 @@ def _what_exists(client: Any, source: Registered) -> str:
         names = _listed(model.name for model in models)
         return f"the registry has no model {name!r}; its models: {names}"
     if source.alias is not None:
-        found = (
-            f"its aliases are {_listed(sorted(model.aliases))}" if model.aliases else "it has none"
-        )
-        return f"model {name!r} has no alias {source.alias!r}; {found}"
+        aliases = _listed(sorted(model.aliases))
+        return f"model {name!r} has no alias {source.alias!r}; its aliases: {aliases}"
     versions = client.search_model_versions(f"name = '{name}'", max_results=_MOST_LISTED)
     numbers = sorted(int(version.version) for version in versions)
     listed = _listed(map(str, numbers))

@@ -37,9 +37,9 @@ class Validator:
     """
 
     def __init__(self, signature: Signature, reader: "Reader", *, max_rows: int) -> None:
-        self.signature = signature
         from tailproof.models.readers import REFUSALS, parse  # noqa: PLC0415
 
+        self.signature = signature
         self._reader = reader
         self._refusals = REFUSALS
         self._parse = parse
@@ -110,8 +110,8 @@ class Validator:
 
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema (2020-12, as OpenAPI 3.1 uses it) of one row."""
-        schema = self._reader.json_schema() or _schema_of(self.signature)
         example = self.example()
+        schema = self._reader.json_schema() or _schema_of(self.signature, example)
         return {**schema, "examples": [example]} if example else schema
 
     def example(self) -> Row:
@@ -202,21 +202,21 @@ def _cut(part: str | int) -> str | int:
     return part[:MAX_KEY] if isinstance(part, str) else part
 
 
-def _schema_of(signature: Signature) -> dict[str, Any]:
+def _schema_of(signature: Signature, example: Row) -> dict[str, Any]:
+    columns = signature.inputs
     return {
         "type": "object",
-        "properties": {column.name: _property_of(column) for column in signature.inputs},
-        "required": [column.name for column in signature.inputs if column.required],
+        "properties": {c.name: _property_of(c, example.get(c.name)) for c in columns},
+        "required": [column.name for column in columns if column.required],
         "additionalProperties": False,
     }
 
 
-def _property_of(column: Column) -> dict[str, Any]:
+def _property_of(column: Column, example: Any) -> dict[str, Any]:
     kind = _JSON_TYPES[column.type]
     enum = None if column.enum is None else list(column.enum)
     if enum is not None and not column.required:
         enum.append(None)  # type: ignore[arg-type]
-    example = example_value(column)
     parts = {
         "type": kind if column.required else [kind, "null"],
         "description": column.description,

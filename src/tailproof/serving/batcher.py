@@ -39,7 +39,7 @@ class Answer:
     worker: int
     """Number of the worker that computed that batch."""
     cold: bool
-    """It rode in the first batch of this replica."""
+    """It rode in the first batch of a worker process."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,6 @@ class Batcher:
         self._next_id = 0
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._cold = True
 
     @property
     def num_waiting(self) -> int:
@@ -148,7 +147,7 @@ class Batcher:
         for part in flight.decision.parts:
             _stamp(part, flight, worker.last_finished, frame)
         if isinstance(frame, frames.Result):
-            cold, self._cold = self._cold, False
+            cold, worker.is_cold = worker.is_cold, False
             self._observe.batch(worker, frame, rows)
             self._hand_out(flight, frame, body, cold=cold)
         else:

@@ -64,7 +64,8 @@ def _predict(service: ModelService, manifest: Manifest) -> dict[str, Any]:
     many = {"type": "array", "items": row, "minItems": 1, "maxItems": MAX_ROWS}
     example = service.validator.example()
     value = _example_value(manifest.signature.outputs)
-    encoder = service.encoder
+    one = service.encoder.example(value, is_list=False)
+    many_values = service.encoder.example(value, is_list=True)
     errors = {code: _problem(text) for code, text in _ERRORS.items()}
     return {
         "tags": ["predict"],
@@ -87,11 +88,8 @@ def _predict(service: ModelService, manifest: Manifest) -> dict[str, Any]:
                 "description": "the answer",
                 "content": {
                     "application/json": {
-                        "schema": {"type": "object"},
-                        "examples": {
-                            "one": {"value": encoder.example(value, is_list=False)},
-                            "list": {"value": encoder.example(value, is_list=True)},
-                        },
+                        "schema": {"anyOf": [_answer(one), _answer(many_values)]},
+                        "examples": {"one": {"value": one}, "list": {"value": many_values}},
                     }
                 },
             },
@@ -99,6 +97,13 @@ def _predict(service: ModelService, manifest: Manifest) -> dict[str, Any]:
             **errors,
         },
     }
+
+
+def _answer(example: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an answer: the value first (whatever the model gives), then who gave it."""
+    value, *identity = example
+    properties = {value: {}, **{name: {"type": ["string", "null"]} for name in identity}}
+    return {"type": "object", "properties": properties, "required": list(example)}
 
 
 def _example_value(outputs: tuple[Output, ...]) -> Any:

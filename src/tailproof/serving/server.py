@@ -22,9 +22,9 @@ from tailproof.serving.app import ROUTES, App
 from tailproof.serving.exchange import Desk
 from tailproof.serving.service import ModelService
 from tailproof.serving.settings import ModelSettings, ServerSettings
+from tailproof.telemetry.lag import LoopLag
 from tailproof.telemetry.logs import Log, LogWriter
 from tailproof.telemetry.metrics import Metrics
-from tailproof.telemetry.pauses import LoopLag
 from tailproof.workers.pauses import GcPauses
 
 BACKLOG = 2048

@@ -191,8 +191,9 @@ class ModelService:
     def worker_lost(self, worker: Worker, reason: str, batch_ids: set[int]) -> None:
         self._batcher.lost(batch_ids, reason)
         self._batcher.workers_changed()
-        self.metrics.worker_restart(reason)
-        self._event("worker.lost", reason, worker, level="warning")
+        if reason != "stopped":
+            self.metrics.worker_restart(reason)
+            self._event("worker.lost", reason, worker, level="warning")
 
     def worker_output(self, worker: Worker, line: str) -> None:
         self._event("worker.output", line, worker)

@@ -270,7 +270,7 @@ class Log:
                 "",  # all records of a flush get one time
                 "error" if outcome == "failed" else "info",
                 "request",
-                "http.request",
+                "request",
                 SERVICE,
                 __version__,
                 request_id,

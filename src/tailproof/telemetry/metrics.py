@@ -202,9 +202,7 @@ class ModelMetrics:
         name: str,
         slos: Sequence[Slo],
         probe: Callable[[], LiveState] | None,
-        worker_gc: Histogram,
     ) -> None:
-        self._worker_gc = worker_gc
         self.name = name
         self.slos = {_slo_label(slo): slo for slo in slos}
         self.probe = probe
@@ -257,13 +255,9 @@ class ModelMetrics:
         num_rows: int,
         seconds: float,
         cpu_seconds: float = 0.0,
-        gc_seconds: float = 0.0,
     ) -> None:
-        """A batch was computed in `seconds`, which took `cpu_seconds` of the worker's CPU;
-        Python's collector stopped the worker for `gc_seconds` of them."""
+        """A batch was computed in `seconds`, which took `cpu_seconds` of the worker's CPU."""
         self.batch_rows.observe(num_rows)
-        if gc_seconds > 0.0:
-            self._worker_gc.observe(gc_seconds)
         facts = self.versions.get(version)
         if facts is not None:
             facts.batch.observe(seconds)
@@ -381,6 +375,7 @@ class Metrics(Collector):
     ) -> None:
         self.event_loop_lag = Histogram(PAUSE_EDGES)
         self.gc_pauses = {"front": Histogram(PAUSE_EDGES), "worker": Histogram(PAUSE_EDGES)}
+        """Of the front each pause; of a worker the sum over each batch that had one."""
         self.log_dropped: Callable[[], int] | None = None
         """Asked at a scrape for the number of log records that were dropped."""
         self._registry = registry
@@ -412,7 +407,7 @@ class Metrics(Collector):
         """
         if not name or name in self._models:
             raise ValueError(f"a model name must be new and not empty; got {name!r}")
-        model = self._models[name] = ModelMetrics(name, slos, probe, self.gc_pauses["worker"])
+        model = self._models[name] = ModelMetrics(name, slos, probe)
         for route in routes:
             self._accounts[name, route] = Account(model, route)
         return model
@@ -469,7 +464,11 @@ class Metrics(Collector):
     def _process_families(self) -> Iterator[Metric]:
         lag = _histogram("event_loop_lag_seconds", "How late the event loop ran a timer.", ())
         self.event_loop_lag.add_to(lag, ())
-        pauses = _histogram("gc_pause_seconds", "Pauses of Python's collector.", ("process",))
+        pauses = _histogram(
+            "gc_pause_seconds",
+            "Pauses of Python's collector; of a worker, per batch.",
+            ("process",),
+        )
         for process, histogram in self.gc_pauses.items():
             histogram.add_to(pauses, (process,))
         yield from (lag, pauses)

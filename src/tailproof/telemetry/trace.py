@@ -49,6 +49,6 @@ class RequestIds:
 
     def accept(self, offered: str | None) -> str:
         """The caller's own id when it is 1 to 64 of `A-Za-z0-9._-`, else a new one."""
-        if offered is not None and len(offered) <= 64 and _REQUEST_ID.fullmatch(offered):
+        if offered is not None and _REQUEST_ID.fullmatch(offered):
             return offered
         return self.new()

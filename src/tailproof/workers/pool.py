@@ -40,6 +40,8 @@ class Worker:
     pid: int = 0
     state: State = State.STARTING
     stage: str = "starting"
+    is_cold: bool = True
+    """No batch has come back from it yet."""
     in_flight: set[int] = field(default_factory=set)
     ready_at: float | None = None
     last_finished: float = 0.0
@@ -60,7 +62,7 @@ class Listener(Protocol):
         """It could not load the model and ends."""
 
     def worker_lost(self, worker: Worker, reason: str, batch_ids: set[int]) -> None:
-        """It died (`reason`: `signal 9`, `exit 1`, ...) and took these batches with it."""
+        """It ended (`signal 9`, `exit 1`, ..., `stopped` by us) and took these batches along."""
 
     def worker_output(self, worker: Worker, line: str) -> None:
         """The model printed something."""
@@ -98,6 +100,7 @@ class Pool:
         self._clock = clock
         self.workers = [Worker(number) for number in range(size)]
         self._supervisors: list[asyncio.Task[None]] = []
+        self._stopping = False
 
     def start(self) -> None:
         """Start the worker processes and keep them running until `stop`."""
@@ -108,6 +111,7 @@ class Pool:
 
     async def stop(self) -> None:
         """End all worker processes now, and wait until they are gone."""
+        self._stopping = True
         for task in self._supervisors:
             task.cancel()
         await asyncio.gather(*self._supervisors, return_exceptions=True)
@@ -174,7 +178,7 @@ class Pool:
         reason = f"signal {-code}" if code < 0 else f"exit {code}"
         worker.state = State.DEAD
         lost, worker.in_flight = worker.in_flight, set()
-        self._listener.worker_lost(worker, reason, lost)
+        self._listener.worker_lost(worker, "stopped" if self._stopping else reason, lost)
 
     def received(self, worker: Worker, frame: frames.Frame, body: memoryview) -> None:
         """A frame came from `worker` (called by its connection)."""
@@ -220,7 +224,7 @@ class _Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         try:
