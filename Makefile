@@ -47,8 +47,8 @@ $(READY): pyproject.toml
 	    2>/dev/null && break; python=; \
 	done; \
 	if [ -z "$$python" ]; then echo "no Python >= 3.11 with venv found" >&2; exit 1; fi; \
-	echo "[set-up] $$("$$python" --version) in $(VENV)"; \
-	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || "$$python" -m venv --clear $(VENV)
+	@echo "[set-up] $$($(BIN)/python --version) in $(VENV)"
 	@echo "[set-up] installing packages (a minute or two the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(READY)

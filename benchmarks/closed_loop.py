@@ -5,6 +5,8 @@ loop slows down with the server and so hides its stalls.
 """
 
 import asyncio
+import contextlib
+import math
 import re
 import shutil
 import subprocess
@@ -16,12 +18,12 @@ from pathlib import Path
 
 import uvloop
 
-from connection import LOST, Connection, Target, header
+from connection import LOST, UNANSWERED, Connection, Target, header
 from open_loop import allow_sockets, no_collector
 from processes import CLIENT_CORE, pinned
 
-STOP_AFTER = 5.0
-"""Seconds that a closed loop waits for its last answers."""
+PATIENCE = 30.0
+"""Seconds that a closed loop waits for its last answers, and `ask` for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,17 @@ def keep_busy_ourselves(target: Target, num_connections: int, seconds: float) ->
     return uvloop.run(_own(target, num_connections, seconds))
 
 
-def ask(target: Target, num: int, num_connections: int = 1) -> tuple[Answered, ...]:
-    """`num` requests, at most `num_connections` at a time; answers in order of completion."""
+def ask(
+    target: Target, num: int, num_connections: int = 1, patience: float = PATIENCE
+) -> tuple[Answered, ...]:
+    """`num` requests, at most `num_connections` at a time; answers in order of completion.
+
+    What is unanswered after `patience` seconds comes last, with infinite time and status 0.
+    """
 
     async def session() -> tuple[Answered, ...]:
         loop = _ClosedLoop(target, num_requests=num)
-        await loop.run(num_connections, None)
+        await loop.run(num_connections, None, patience)
         return tuple(loop.answers)
 
     with no_collector():
@@ -131,7 +138,7 @@ def read_wrk(output: str) -> Busy:
 
 async def _own(target: Target, num_connections: int, seconds: float) -> Busy:
     loop = _ClosedLoop(target)
-    elapsed = await loop.run(num_connections, seconds)
+    elapsed = await loop.run(num_connections, seconds, PATIENCE)
     good = sum(num for status, num in loop.statuses.items() if 200 <= status < 300)
     return Busy(elapsed, good, loop.statuses.total() - good, "own")
 
@@ -151,8 +158,11 @@ class _ClosedLoop:
         self.statuses: Counter[int] = Counter()
         self.answers: list[Answered] = []
 
-    async def run(self, num_connections: int, seconds: float | None) -> float:
-        """Run for `seconds` or until the requests are used up; returns the seconds it took."""
+    async def run(self, num_connections: int, seconds: float | None, patience: float) -> float:
+        """Run for `seconds` or until the requests are used up; returns the seconds it took.
+
+        What is unanswered `patience` seconds later is counted as such, and left.
+        """
         loop, target = asyncio.get_running_loop(), self._target
         start = time.perf_counter()
         opened = [
@@ -161,13 +171,22 @@ class _ClosedLoop:
         ]
         if seconds is not None:
             loop.call_later(seconds, self._stop)
-        async with asyncio.timeout((seconds or 600.0) + STOP_AFTER):
-            await self._over.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout((seconds or 0.0) + patience):
+                await self._over.wait()
         elapsed = time.perf_counter() - start
+        self._give_up()
         for transport, _ in opened:
             transport.abort()
         await asyncio.sleep(0.01)
         return elapsed
+
+    def _give_up(self) -> None:
+        self._stopping = True
+        self.statuses[UNANSWERED] += len(self._sent_at)
+        if self._keep:
+            self.answers += [Answered(math.inf, UNANSWERED, {})] * len(self._sent_at)
+        self._sent_at.clear()
 
     def _stop(self) -> None:
         self._stopping = True

@@ -71,7 +71,7 @@ class Resident:
 def memory(server: Server, target: Target, num_requests: int) -> dict[str, Any]:
     """Resident memory now and after `num_requests` more, asked 64 at a time."""
     before = Resident.of(server)
-    answers = ask(target, num_requests, 64)
+    answers = ask(target, num_requests, 64, patience=300.0)
     good = sum(1 for answer in answers if answer.status == 200)
     return {
         "after_start": asdict(before),

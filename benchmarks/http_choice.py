@@ -489,13 +489,24 @@ def granian_server(port: int, options: Options, listener: socket.socket | None) 
     )
 
 
+# Classic BPF over the TCP header: drop a segment with SYN and without ACK, pass every other.
+DROP_SYN = [
+    (0x30, 0, 0, 13),  # load the byte of flags
+    (0x54, 0, 0, 0x12),  # keep SYN and ACK
+    (0x15, 0, 1, 0x02),  # SYN alone?
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # pass
+]
+
+
 def turn_newcomers_away(listener: socket.socket) -> None:
-    """A socket filter that drops every packet for the listener, never those of its connections.
+    """A filter on the listener; handshakes under way still finish.
 
     A client that connects now sends its SYN again a second later and is then refused.
     """
-    drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
-    program = struct.pack("HL", 1, ctypes.addressof(drop_all))
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in DROP_SYN)
+    buffer = ctypes.create_string_buffer(code)
+    program = struct.pack("HL", len(DROP_SYN), ctypes.addressof(buffer))
     listener.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
 
 

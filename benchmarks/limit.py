@@ -94,5 +94,5 @@ class Stepper:
         quick = 2.0 * (base or self.slo.threshold)
         deadline = time.perf_counter() + COOL_DOWN
         while time.perf_counter() < deadline:
-            if all(answer.seconds <= quick for answer in ask(self.target, 5)):
+            if all(answer.seconds <= quick for answer in ask(self.target, 5, patience=COOL_DOWN)):
                 return

@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from processes import CLIENT_CORE, SERVER_CORE, can_pin
+
 LIBRARIES = (
     "tailproof",
     "granian",
@@ -29,6 +31,7 @@ def facts(seed: int) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "cores": os.cpu_count(),
+        "pinned": can_pin(),
         "cpu": cpu_model(),
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -51,6 +54,8 @@ def print_facts(known: dict[str, Any]) -> None:
         file=sys.stderr,
     )
     print(libraries, file=sys.stderr)
+    where = f"servers on core {SERVER_CORE}, the client on core {CLIENT_CORE}"
+    print(where if known["pinned"] else "neither servers nor client are pinned", file=sys.stderr)
 
 
 def cpu_model() -> str | None:

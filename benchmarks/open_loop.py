@@ -41,8 +41,8 @@ from processes import (
     stop_cleanly,
     wait_quiet,
 )
-from steps import HEADING, Recording, Schedule, Step, describe, judge, steady
-from tailproof.core.slo import Latency
+from steps import HEADING, Recording, Schedule, Step, describe, details, judge, steady
+from tailproof.core.slo import Latency, parse
 from tailproof.core.units import format_duration, parse_duration, parse_rate
 
 TIMER_SLACK = 2e-3
@@ -330,6 +330,14 @@ def ceiling(slo: Latency, seconds: float, seed: int) -> list[Step]:
     return steps
 
 
+def latency(text: str) -> Latency:
+    """`p95 < 50ms`. Raises ValueError for any other kind of SLO."""
+    found = parse(text)
+    if not isinstance(found, Latency):
+        raise ValueError(f"expected an SLO such as 'p95 < 50ms'; got {text!r}")
+    return found
+
+
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("url", nargs="?")
@@ -339,7 +347,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--warm-up", type=parse_duration, default=1.0)
     options.add_argument("--arrivals", choices=("poisson", "constant"), default="poisson")
     options.add_argument("--data", type=Path, help="one JSON body a line; default: fraud bodies")
-    options.add_argument("--slo-ms", type=float, default=50.0, help="threshold of the P95 SLO")
+    options.add_argument("--slo", type=latency, default=Latency(95.0, 0.050), help="p95 < 50ms")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return options
@@ -350,16 +358,16 @@ def main() -> None:
     args = options.parse_args()
     if args.url is None and not args.ceiling:
         options.error("a URL or --ceiling is needed")
-    slo = Latency(95.0, args.slo_ms / 1e3)
     stop_cleanly()
     pin_client()
     known = facts(args.seed)
     print_facts(known)
     print(f"warm-up of {format_duration(args.warm_up)} before each step, excluded", file=sys.stderr)
     print(HEADING, file=sys.stderr)
-    steps = ceiling(slo, args.seconds, args.seed) if args.ceiling else [_one(args, slo)]
+    steps = ceiling(args.slo, args.seconds, args.seed) if args.ceiling else [_one(args)]
     if not args.ceiling:
         print(describe(steps[0]), file=sys.stderr)
+        print("\n".join(details(steps[0])), file=sys.stderr)
     passed = [step.offered for step in steps if step.verdict == "PASS"]
     best = max(passed, default=None)
     if args.ceiling:
@@ -369,11 +377,11 @@ def main() -> None:
         print(json.dumps(document | {"steps": [asdict(step) for step in steps]}, indent=2))
 
 
-def _one(args: Any, slo: Latency) -> Step:
+def _one(args: Any) -> Step:
     rng = np.random.default_rng(args.seed)
     bodies = tuple(args.data.read_bytes().splitlines()) if args.data else fraud_bodies(args.seed)
     schedule = steady(args.arrivals, args.rate, args.warm_up, args.seconds, rng)
-    return judge(send(Target.of(args.url, bodies), schedule, rng), slo)
+    return judge(send(Target.of(args.url, bodies), schedule, rng), args.slo)
 
 
 if __name__ == "__main__":

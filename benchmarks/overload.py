@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from connection import Target
 from machine import facts, print_facts
@@ -43,6 +42,8 @@ QUIET_LOAD = 0.5
 """Share of the capacity that is offered before and after."""
 BEFORE, AFTER = 2.0, 8.0
 """Seconds of it."""
+WINDOW = 0.5
+"""Seconds: recovery is told this exactly."""
 BODIES = tuple(json.dumps({"value": float(number)}).encode() for number in range(500))
 
 
@@ -62,8 +63,7 @@ class Run:
     answered_p95: float | None
     refusal_p99: float | None
     recovery: float | None
-    """From the end of the overload until the last miss after it; None: there were misses to the
-    very end."""
+    """From the end of the overload until the SLO holds again for good; None: not by the end."""
     client: Verdict
     """INVALID: the client was late, and the line says nothing about the server."""
     foreign: Foreign
@@ -102,16 +102,17 @@ def summed_up(recording: Recording, multiple: float, seconds: float, foreign: Fo
 
 
 def recovery(due: Floats, response: Floats, end: float) -> float | None:
-    """Seconds from `end` to the intended start of the last miss after it; None: no end of them.
+    """Seconds from `end` until every later window of WINDOW seconds holds the SLO's share.
 
-    There is no end of them when one of the last twenty requests is a miss.
+    None: the last one does not.
     """
-    after = due >= end
-    misses = due[after][response[after] > SLO.threshold]
-    if len(misses) == 0:
+    numbers = np.floor((due[due >= end] - end) / WINDOW).astype(np.int64)
+    missed = response[due >= end] > SLO.threshold
+    shares = np.bincount(numbers, weights=missed) / np.maximum(1, np.bincount(numbers))
+    bad = np.flatnonzero(shares > 1.0 - SLO.objective)
+    if len(bad) == 0:
         return 0.0
-    still_bad: npt.NDArray[np.bool_] = response[-20:] > SLO.threshold
-    return None if np.any(still_bad) else float(misses[-1] - end)
+    return None if bad[-1] == numbers.max() else float(bad[-1] + 1) * WINDOW
 
 
 def run(multiple: float, seconds: float, seed: int) -> Run:

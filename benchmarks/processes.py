@@ -150,17 +150,20 @@ def stop_cleanly() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
+def can_pin() -> bool:
+    """Is there a core for each side, and `taskset` to keep it there?"""
+    return shutil.which("taskset") is not None and (os.cpu_count() or 1) > CLIENT_CORE
+
+
 def pin_client() -> None:
-    """Keep this process on the client's core, when there is more than one."""
-    if CLIENT_CORE in os.sched_getaffinity(0):
+    """Keep this process on the client's core; nobody is pinned where servers cannot be."""
+    if can_pin():
         os.sched_setaffinity(0, {CLIENT_CORE})
 
 
 def pinned(command: list[str], core: int) -> list[str]:
-    """The same command kept on one core; unchanged where `taskset` or the core is missing."""
-    if shutil.which("taskset") is None or core >= (os.cpu_count() or 1):
-        return command
-    return ["taskset", "-c", str(core), *command]
+    """The same command, kept on one core."""
+    return ["taskset", "-c", str(core), *command] if can_pin() else command
 
 
 def free_port() -> int:

@@ -19,15 +19,10 @@ from granian.constants import HTTPModes, Interfaces
 from granian.server.embed import Server
 
 from tailproof.core.errors import RequestError
+from tailproof.models.demo import COLUMNS
 from tailproof.models.signature import Column, Signature, Validator
 
-FRAUD = Signature(
-    inputs=(
-        Column(name="amount", type="float", gt=0),
-        Column(name="channel", type="string", pattern="^(web|app|store|line)$"),
-        Column(name="age", type="int", ge=0, le=120),
-    )
-)
+FRAUD = Signature(inputs=tuple(Column(**column) for column in COLUMNS))
 HEADERS = [("content-type", "application/json")]
 
 

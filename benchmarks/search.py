@@ -7,6 +7,9 @@ from typing import Protocol
 
 from steps import Verdict
 
+MAX_INVALID = 3
+"""Rates in a row that only gave INVALID steps: then it is not the rate that makes them so."""
+
 
 class Judged(Protocol):
     """All that the search asks of a step."""
@@ -82,15 +85,17 @@ class _Search:
 
     def bracket(self, rate: float) -> tuple[float | None, float | None]:
         """A passing rate and a failing one above it; None for what was not found."""
-        high = None
-        while True:
+        high, num_invalid = None, 0
+        while num_invalid < MAX_INVALID and self.num_steps < self._plan.max_steps:
             verdict = self.verdict(rate)
             if verdict == "PASS":
                 return (rate, high) if high is not None else self._upwards(rate)
             high = rate if verdict == "FAIL" else high
-            if rate <= self._plan.lowest or self.num_steps >= self._plan.max_steps:
-                return None, high
+            num_invalid = num_invalid + 1 if verdict == "INVALID" else 0
+            if rate <= self._plan.lowest:
+                break
             rate = max(rate / self._plan.growth, self._plan.lowest)
+        return None, high
 
     def _upwards(self, low: float) -> tuple[float, float | None]:
         while low < self._plan.highest:

@@ -11,7 +11,9 @@ keeps the server busy. Needs Linux; uses `wrk` for the closed loop where it is i
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -91,19 +93,29 @@ QUICK = Effort(
 )
 
 
-def contenders() -> list[Contender]:
-    """The three services; a missing example is left out, and said so."""
+REGISTER = """
+from pathlib import Path
+from tailproof.models import demo
+trained = demo.train()
+demo.register(trained.pipeline, trained.frame, {uri!r}, Path({folder!r}))
+"""
+
+
+def contenders(folder: Path) -> list[Contender]:
+    """The three services. The hand-written one loads the same model from a registry in `folder`,
+    filled here; where the example is missing it is left out, and said so."""
     serve = (sys.executable, "-m", "tailproof", "serve", MODEL, "--slo", str(SLO))
-    found = [
-        Contender("tailproof", (*serve, "--drain-delay", "0s"), "/health/ready"),
-        Contender("raw", (sys.executable, str(HERE / "raw_route.py"))),
-    ]
+    found = [Contender("tailproof", (*serve, "--drain-delay", "0s"), "/health/ready")]
     handmade = HERE.parent / "examples" / "handmade.py"
     if handmade.exists():
-        found.insert(1, Contender("handmade", (sys.executable, str(handmade))))
+        uri = f"sqlite:///{folder / 'mlflow.db'}"
+        script = REGISTER.format(uri=uri, folder=str(folder / "artifacts"))
+        subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+        command = (sys.executable, str(handmade), "--tracking-uri", uri)
+        found.append(Contender("handmade", command, "/health"))
     else:
         print("examples/handmade.py is missing: left out", file=sys.stderr)
-    return found
+    return [*found, Contender("raw", (sys.executable, str(HERE / "raw_route.py")))]
 
 
 # --- one round ------------------------------------------------------------------------------------
@@ -145,8 +157,12 @@ def cost(server: Server, target: Target, seconds: float) -> tuple[float | None, 
 
 def run(effort: Effort, seed: int) -> Findings:
     """Interleaved rounds, each starting with another contender; then cold start and memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(contenders(Path(folder)), effort, seed)
+
+
+def _run(services: list[Contender], effort: Effort, seed: int) -> Findings:
     findings = Findings()
-    services = contenders()
     for number in range(effort.rounds):
         turn = number % len(services)
         for contender in services[turn:] + services[:turn]:

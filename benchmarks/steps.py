@@ -253,6 +253,22 @@ def describe(step: Step) -> str:
     )
 
 
+def details(step: Step) -> list[str]:
+    """All percentiles, a line each for response, uncorrected time and send lag, in ms."""
+    rows = {
+        "response, from the intended start": step.response_seconds,
+        "uncorrected, from the send": step.uncorrected_seconds,
+        "send lag": step.send_lag_seconds,
+        "send lag that the client caused": step.own_lag_seconds,
+    }
+    return [f"  {title:34}" + "".join(map(_cell, row.items())) for title, row in rows.items()]
+
+
+def _cell(named: tuple[str, float | None]) -> str:
+    name, seconds = named
+    return f"{name.replace('_', '.'):>7} {milliseconds(seconds):>8}"
+
+
 HEADING = (
     f"{'offered':>10}    {'achieved':>9} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'unc. p95':>8}"
     f" {'lag p99':>7} {'conns':>5} verdict"

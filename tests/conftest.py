@@ -1,5 +1,6 @@
 """Fixtures that tests of several parts need."""
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -26,8 +27,6 @@ def free_port() -> int:
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No TAILPROOF_ variable of the person who runs the tests changes what they see."""
-    import os
-
     for name in list(os.environ):
         if name.startswith("TAILPROOF_"):
             monkeypatch.delenv(name)

@@ -387,6 +387,14 @@ def test_an_answer_that_does_not_repeat_is_lowered() -> None:
     assert found.confirmed
 
 
+def test_a_search_gives_up_when_every_rate_is_invalid() -> None:
+    service = Service(1e9, invalid_above=0.0)
+    found = highest_rate(service, 1000.0, Plan(growth=2.0, retries=1))
+
+    assert found.low is None
+    assert service.asked == [1000.0, 1000.0, 500.0, 500.0, 250.0, 250.0]
+
+
 def test_a_search_ends_after_its_steps() -> None:
     service = Service(1e9, invalid_above=0.0)
     found = highest_rate(service, 1e12, Plan(max_steps=7))
@@ -783,6 +791,20 @@ def test_asking_stops_after_its_number_of_requests() -> None:
     assert {entry.timing["infer"] for entry in answers} == {0.002}
 
 
+def test_asking_a_server_that_stops_answering_ends() -> None:
+    requests = itertools.count()
+
+    def answer(transport: Any) -> None:
+        if next(requests) < 3:
+            transport.write(ANSWER)
+
+    def use(port: int) -> Any:
+        target = Target.of(f"http://127.0.0.1:{port}/", (b"{}",))
+        return closed_loop.ask(target, 10, 1, patience=0.3)
+
+    assert [entry.status for entry in in_thread(answer, use)] == [200, 200, 200, UNANSWERED]
+
+
 def test_the_own_closed_loop_counts_good_and_bad_answers() -> None:
     requests = itertools.count()
 
@@ -855,14 +877,16 @@ def test_the_raw_route_validates_and_answers() -> None:
 # --- what is made of it ---------------------------------------------------------------------------
 
 
-def test_recovery_is_the_last_miss_after_the_overload() -> None:
-    due = np.arange(0.0, 10.0, 0.01)
-    response = np.where((due > 4.0) & (due < 6.5), math.inf, 0.05)
+def test_recovery_is_the_end_of_the_last_window_that_breaks_the_slo() -> None:
+    due = np.arange(0.0, 10.0, 0.005)  # a hundred in each window of half a second
+    response = np.where((due > 4.0) & (due < 6.2), math.inf, 0.05)
 
-    assert overload.recovery(due, response, 5.0) == pytest.approx(1.49)
+    assert overload.recovery(due, response, 5.0) == 1.5
     assert overload.recovery(due, response, 7.0) == 0.0
-    response[-1] = math.inf
-    assert overload.recovery(due, response, 5.0) is None
+    response[-5:] = math.inf
+    assert overload.recovery(due, response, 7.0) == 0.0
+    response[-6:] = math.inf
+    assert overload.recovery(due, response, 7.0) is None
 
 
 def test_goodput_counts_the_overload_alone() -> None:

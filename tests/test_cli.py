@@ -131,6 +131,16 @@ def test_serve_starts_what_it_was_told(
     assert models[0].class_index == 1
 
 
+def test_serve_finds_a_user_s_classes_where_it_is_run(
+    run: Run, started: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    run("serve", "demo:fraud")
+
+    assert sys.path[-1] == str(tmp_path)
+
+
 def test_the_exit_code_of_serve_is_the_server_s(
     run: Run, started: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +227,12 @@ BROKEN = [
     flag("digest too short", "--trust", DIGEST[:-1]),
     line("no model at all", "MODEL", "None"),
     line("empty model", "MODEL", "''", ""),
+    line("no such folder", "MODEL", "models/fraud", "models/fraud"),
+    line("registry without alias or version", "MODEL", "models:/fraud", "models:/fraud"),
+    line("version that is no number", "MODEL", "models:/fraud/x", "models:/fraud/x"),
+    line("demo that does not exist", "MODEL", "demo:cat", "demo:cat"),
+    line("python without attribute", "MODEL", "python:model", "python:model"),
+    line("fake with a wrong parameter", "MODEL", "fake:?fixd=5ms", "fake:?fixd=5ms"),
     line("the same model twice", "MODEL", "demo:fraud", "demo:fraud", "demo:fraud"),
     line("one name for two", "--name", "x", "demo:fraud", "models:/a@b", "--name", "x"),
     line("no such file", "--config", "nowhere.toml", "--config", "nowhere.toml"),
@@ -251,6 +267,7 @@ BROKEN = [
     model("text for a bound", "columns.age", '{ ge = "0" }', "0"),
     model("unknown type of a column", "columns.age", '{ type = "double" }', "double"),
     model("broken pattern", "columns.channel", '{ pattern = "(" }', "("),
+    document("wrong source", '[models.x]\nsource = "demo:cat"', "models.x.source", "demo:cat"),
     document("no source", "[models.fraud]\nworkers = 1", "models.fraud.source", "None"),
     document("name of a model", '[models."a b"]\nsource = "demo:fraud"', "models.a b", "a b"),
     document("model that is no table", '[models]\nfraud = "demo:fraud"', "models.fraud", "demo"),
@@ -308,32 +325,30 @@ def test_wrong_usage_is_one_line_and_exit_2(run: Run, arguments: list[str], name
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "toml", "named"),
+    "case",
     [
-        (["--slo", "p95 < 50"], {}, None, "--slo = 'p95 < 50'"),
-        (["--max-body", "1"], {}, None, "--max-body = '1'"),
-        ([], {"TAILPROOF_DRAIN_DELAY": "5"}, None, "TAILPROOF_DRAIN_DELAY = '5'"),
-        ([], {}, "[server]\nhost = 1\n", "server.host = 1"),
-        ([], {}, "[server\n", "--config = 'tailproof.toml'"),
+        flag("SLO without unit", "--slo", "p95 < 50"),
+        flag("size without unit", "--max-body", "1"),
+        variable("duration without unit", "TAILPROOF_DRAIN_DELAY", "5"),
+        server("number for a text", "host", "1", "1"),
+        document("not TOML", "[server", "--config", "tailproof.toml"),
+        line("no such source", "MODEL", "nowhere", "nowhere"),
     ],
+    ids=lambda case: f"{case.key} {case.words}",
 )
 def test_a_process_with_a_broken_configuration_never_binds_its_port(
-    taken_port: int,
-    tmp_path: Path,
-    arguments: list[str],
-    environ: dict[str, str],
-    toml: str | None,
-    named: str,
+    case: Broken, taken_port: int, tmp_path: Path
 ) -> None:
     # the port is ours: had the process tried to bind it, it would complain about that instead
-    if toml is not None:
-        (tmp_path / "tailproof.toml").write_text(toml)
+    if case.toml is not None:
+        (tmp_path / "tailproof.toml").write_text(case.toml)
 
-    line = ["serve", "demo:fraud", "--port", str(taken_port), *arguments]
-    done = process(*line, cwd=tmp_path, **environ)
+    arguments = ["serve", *case.line, "--port", str(taken_port)]
+    done = process(*arguments, cwd=tmp_path, **case.environ)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"tailproof: {named}: ")
+    assert done.stderr.startswith(f"tailproof: {case.key} = ")
+    assert case.value in done.stderr
     assert done.stderr.count("\n") == 1
 
 

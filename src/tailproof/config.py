@@ -173,13 +173,29 @@ def value_of(setting: Setting, written: Written) -> Any:
 def _one(setting: Setting, written: Written) -> Any:
     value = written.value
     try:
-        if setting.unit is not None:
-            value = _UNITS[setting.unit](msgspec.convert(value, str))
-            if setting.unit == "slo":
-                return value
-        return msgspec.convert(value, setting.type, strict=not written.text)
-    except (ValueError, ArithmeticError, msgspec.ValidationError) as error:
-        raise ConfigError(written.origin, written.value, _words(error)) from None
+        if setting.unit is None:
+            return msgspec.convert(value, setting.type, strict=not written.text)
+        read = _UNITS[setting.unit](str(value))  # 5 has no unit, as a text or not
+        return read if setting.unit == "slo" else msgspec.convert(read, setting.type)
+    except msgspec.ValidationError as error:
+        problem = _expectation(setting) or _words(error)
+    except (ValueError, ArithmeticError) as error:
+        problem = str(error)
+    raise ConfigError(written.origin, value, problem)
+
+
+def _expectation(setting: Setting) -> str:
+    """What the type of the field says in words, if it does."""
+    if typing.get_origin(setting.type) is Literal:
+        return f"expected one of {', '.join(typing.get_args(setting.type))}"
+    described = [meta.description for meta in metas_of(setting.type) if meta.description]
+    return f"expected {described[0]}" if described else ""
+
+
+def metas_of(hint: Any) -> list[msgspec.Meta]:
+    """The constraints in a type, wherever they are in it."""
+    own = [item for item in getattr(hint, "__metadata__", ()) if isinstance(item, msgspec.Meta)]
+    return own + [meta for item in typing.get_args(hint) for meta in metas_of(item)]
 
 
 def _words(error: Exception) -> str:

@@ -26,7 +26,7 @@ import click
 
 from tailproof import __version__
 from tailproof.core.clock import monotonic
-from tailproof.core.errors import TailproofError
+from tailproof.core.errors import ConfigError, TailproofError
 from tailproof.models import demo as model
 
 NAME = "fraud-model"
@@ -39,7 +39,7 @@ NUM_SINGLE = 5
 NUM_REQUESTS = 400
 NUM_CONNECTIONS = 4
 NUM_LISTED = 16
-MAX_TRIES = 5
+MAX_REPEATS = 20
 READY_SECONDS = 120.0
 ANSWER_SECONDS = 30.0
 STOP_SECONDS = 30.0
@@ -93,17 +93,19 @@ def run(directory: Path, *, port: int | None, keep: bool, as_json: bool) -> int:
     Ctrl-C. With `as_json` stdout is one document and the story goes to stderr.
 
     Raises:
+        ConfigError: somebody listens on `port`.
         DemoFailed: a step did not work. Whatever was started is stopped.
     """
 
     def say(line: str) -> None:
         click.echo(line, err=as_json)
 
+    chosen = _choose_port(port)
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     with _terminate_like_interrupt():
         registered = _register(directory, say)
-        with _serving(directory, registered.tracking_uri, port or _free_port(), say) as server:
+        with _serving(directory, registered.tracking_uri, chosen, say) as server:
             _wait_until_ready(server, say)
             report = _document(server, registered) | _ask(server, registered.rows, say)
             say(f"\nLook: {server.url}/ (page)  {server.url}/docs (API)  {server.url}/metrics")
@@ -173,11 +175,10 @@ class Connection:
     def insist(self, row: Row) -> Answer:
         """As `predict`, and once refused ask again when the server says to."""
         begin = monotonic()
-        for num_refused in range(MAX_TRIES):
-            answer = self.predict(row)
-            if answer.status != 429:
-                break
+        answer, num_refused = self.predict(row), 0
+        while answer.status == 429 and num_refused < MAX_REPEATS:
             threading.Event().wait(answer.body["retry_after_ms"] / 1e3)
+            answer, num_refused = self.predict(row), num_refused + 1
         return replace(answer, seconds=monotonic() - begin, num_refused=num_refused)
 
     def close(self) -> None:
@@ -199,7 +200,11 @@ def _crowd(port: int, rows: Sequence[Row]) -> list[Answer]:
             return [connection.insist(row) for row in mine]
 
     with ThreadPoolExecutor(NUM_CONNECTIONS) as pool:
-        return [answer for answers in pool.map(work, share) for answer in answers]
+        answers = [answer for answers in pool.map(work, share) for answer in answers]
+    for answer in answers:
+        if answer.status != 429:
+            _expect(200, answer, "one of the requests")
+    return answers
 
 
 def _figures(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -344,17 +349,27 @@ def _keep(server: Server, say: Say) -> None:
     raise DemoFailed(_last_words(server))
 
 
-def _free_port() -> int:
-    """The preferred port while nobody has it, else one that the system chooses."""
-    for port in (PREFERRED_PORT, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise DemoFailed("no port is free on this machine")
+def _choose_port(wanted: int | None) -> int:
+    """The wanted port, or else the preferred one, or else any that is free.
+
+    Raises ConfigError when somebody has the wanted one.
+    """
+    if wanted is not None:
+        if not _bindable(wanted):
+            raise ConfigError("--port", wanted, "somebody listens there already")
+        return wanted
+    return _bindable(PREFERRED_PORT) or _bindable(0)
+
+
+def _bindable(port: int) -> int:
+    """The port, if it is free (0: one that is); 0 when it is not."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return 0
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -6,11 +6,7 @@
 
 import re
 import sys
-import typing
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from tailproof import config
 from tailproof.serving.settings import ModelSettings, ServerSettings
@@ -24,17 +20,12 @@ def bounds_of(setting: config.Setting) -> str:
     """`>= 1, <= 65535`, or nothing."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     found = []
-    for meta in _metas(setting.type):
+    for meta in config.metas_of(setting.type):
         for name, sign in signs.items():
             value = getattr(meta, name)
             if value is not None:
                 found.append(f"{sign} {config.in_unit(value, setting.unit)}")
     return ", ".join(found)
-
-
-def _metas(hint: Any) -> list[msgspec.Meta]:
-    own = [item for item in getattr(hint, "__metadata__", ()) if isinstance(item, msgspec.Meta)]
-    return own + [meta for item in typing.get_args(hint) for meta in _metas(item)]
 
 
 def table_of(cls: type) -> str:

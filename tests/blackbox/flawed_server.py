@@ -49,6 +49,7 @@ FLAWS = {
     "torn-lines": "writes a line break inside some records",
     "blocking-log": "writes its log from the event loop",
     "says-200": "answers 200 to everything",
+    "closes-silently": "ends the connection after an answer that did not say so",
     "bare": "answers without any header of ours",
     "always-cold": "marks every answer as the first of its replica",
     "poisons-batch": "one failing row fails its whole batch",
@@ -153,10 +154,12 @@ class Log:
         self._flaw = flaw
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._count = 0
-        threading.Thread(target=self._run, daemon=True).start()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
-        while True:
+        while not (self._ending.is_set() and self._lines.empty()):
             os.write(1, self._lines.get().encode())
 
     def write(self, record: dict[str, Any]) -> None:
@@ -176,9 +179,9 @@ class Log:
 
     async def flush(self) -> None:
         """Give the thread a second to write what is left."""
-        deadline = time.monotonic() + 1.0
-        while not self._lines.empty() and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
+        self._lines.put("")
+        self._ending.set()
+        await asyncio.to_thread(self._thread.join, 1.0)
 
 
 class Front:
@@ -197,6 +200,7 @@ class Front:
         self.num_batches = 0
         self.received: Counter[str] = Counter()
         self.finished: Counter[tuple[str, str, int, str]] = Counter()
+        self.changed = asyncio.Event()
         self.ended = asyncio.Event()
         self.transports: set[asyncio.BaseTransport] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -326,20 +330,23 @@ class Front:
         """The answer to one request."""
         if self.flaw == "says-200":
             return Reply(200, {"score": 7.0})
-        if route == "/predict":
-            if method != "POST":
-                return Reply(405, {"detail": "POST only"}, {"Allow": "POST"})
-            try:
-                return await self.predict(body)
-            except (ValueError, KeyError, TypeError):
-                return Reply(400, {"detail": "unreadable"})
-        if route == "/metrics":
-            return Reply(200, self.metrics())
-        if route == "/health/live":
-            return Reply(200, {"status": "ok"})
-        if route in ("/health", "/health/ready", "/health/startup"):
-            return self._health()
-        return Reply(404, {"detail": "no such route"})
+        pages = {
+            "/metrics": lambda: Reply(200, self.metrics()),
+            "/health": self._health,
+            "/health/live": lambda: Reply(200, {"status": "ok"}),
+            "/health/ready": self._health,
+            "/health/startup": self._health,
+        }
+        if route in pages:
+            return pages[route]()
+        if route != "/predict":
+            return Reply(404, {"detail": "no such route"})
+        if method != "POST":
+            return Reply(405, {"detail": "POST only"}, {"Allow": "POST"})
+        try:
+            return await self.predict(body)
+        except (ValueError, KeyError, TypeError):
+            return Reply(400, {"detail": "unreadable"})
 
     def _health(self) -> Reply:
         ready = self.loaded or self.flaw == "ready-too-soon"
@@ -386,6 +393,7 @@ class Front:
             self.finished[route, method, status, outcome] += 1
         if not (status == 499 and self.flaw == "leaks-inflight"):
             self.inflight -= 1
+        self.changed.set()
         self.log.write(
             {
                 "event.name": "request",
@@ -396,6 +404,11 @@ class Front:
             }
         )
 
+    async def _until_idle(self) -> None:
+        while self.inflight:
+            self.changed.clear()
+            await self.changed.wait()
+
     async def drain(self, listener: asyncio.Server) -> None:
         """What SIGTERM means."""
         if self.flaw == "dies-on-term":
@@ -405,11 +418,9 @@ class Front:
             listener.close()
         await asyncio.sleep(self.settings.drain_delay)
         listener.close()
-        deadline = time.monotonic() + self.settings.drain_timeout
-        if self.flaw == "waits-for-ever":
-            deadline = float("inf")
-        while self.inflight and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
+        bound = None if self.flaw == "waits-for-ever" else self.settings.drain_timeout
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._until_idle(), bound)
         self.ended.set()
         for job in (*self.waiting, *self.batch):
             job.answer.cancel("worker lost")
@@ -481,7 +492,7 @@ class Http(asyncio.Protocol):
         lines = [f"HTTP/1.1 {reply.status} {REASONS.get(reply.status, 'Status')}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.transport.write("\r\n".join([*lines, "", text]).encode())
-        if leaves:
+        if leaves or front.flaw == "closes-silently":
             self.transport.close()
 
 

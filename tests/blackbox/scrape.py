@@ -50,7 +50,7 @@ async def scrape(port: int) -> Scrape:
     )
 
 
-async def until_gauge(server: Server, name: str, value: float, timeout: float = 10.0) -> Scrape:
+async def until_gauge(server: Server, name: str, value: float, within: float = 10.0) -> Scrape:
     """Wait until a gauge of the model has exactly this value; returns that reading.
 
     Raises AssertionError naming the gauge and what it stayed at.
@@ -63,27 +63,27 @@ async def until_gauge(server: Server, name: str, value: float, timeout: float = 
         return reading if last[0] == value else None
 
     try:
-        reading: Scrape = await server.until(reached, name, timeout)
+        reading: Scrape = await server.until(reached, name, within)
     except AssertionError as error:
         raise AssertionError(f"{name} stayed at {last[0]}, expected {value}: {error}") from None
     return reading
 
 
-async def until_inflight(server: Server, count: int, timeout: float = 10.0) -> Scrape:
+async def until_inflight(server: Server, count: int, within: float = 10.0) -> Scrape:
     """Wait until exactly `count` requests are in flight."""
-    return await until_gauge(server, "tailproof_inflight_requests", count, timeout)
+    return await until_gauge(server, "tailproof_inflight_requests", count, within)
 
 
-async def until_waiting(server: Server, rows: int, timeout: float = 10.0) -> Scrape:
+async def until_waiting(server: Server, rows: int, within: float = 10.0) -> Scrape:
     """Wait until exactly `rows` rows wait for a batch."""
-    return await until_gauge(server, "tailproof_queue_rows", rows, timeout)
+    return await until_gauge(server, "tailproof_queue_rows", rows, within)
 
 
-async def until_received(server: Server, count: int, timeout: float = 10.0) -> None:
+async def until_received(server: Server, count: int, within: float = 10.0) -> None:
     """Wait until the server has seen `count` predictions since it started."""
 
     async def reached() -> bool:
         reading = await scrape(server.port)
         return reading.value("tailproof_requests_received_total", route="/predict") >= count
 
-    await server.until(reached, f"{count} predictions received", timeout)
+    await server.until(reached, f"{count} predictions received", within)

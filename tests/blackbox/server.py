@@ -131,15 +131,15 @@ class Server:
         self,
         condition: Callable[[], Any | Awaitable[Any]],
         what: str,
-        timeout: float = START_TIMEOUT,
+        within: float = START_TIMEOUT,
         every: float = 0.01,
     ) -> Any:
         """Poll `condition` until it gives something true; returns that.
 
-        Raises AssertionError naming `what` after `timeout`, ServerDied when the process ends.
+        Raises AssertionError naming `what` after `within`, ServerDied when the process ends.
         """
-        timeout *= self.haste
-        deadline = time.monotonic() + timeout
+        within *= self.haste
+        deadline = time.monotonic() + within
         while True:
             found = condition()
             if inspect.isawaitable(found):
@@ -149,10 +149,10 @@ class Server:
             if not self.may_end and self.exit_code is not None:
                 raise ServerDied(f"exit code {self.exit_code} before: {what}\n{self.tail()}")
             if time.monotonic() > deadline:
-                raise AssertionError(f"not within {timeout:g} s: {what}\n{self.tail()}")
+                raise AssertionError(f"not within {within:g} s: {what}\n{self.tail()}")
             await asyncio.sleep(every)
 
-    async def until_ready(self, timeout: float = START_TIMEOUT) -> None:
+    async def until_ready(self, within: float = START_TIMEOUT) -> None:
         """Wait until `/health` says 200."""
 
         async def ready() -> bool:
@@ -161,22 +161,22 @@ class Server:
             except NoAnswer:
                 return False
 
-        await self.until(ready, "GET /health answers 200", timeout)
+        await self.until(ready, "GET /health answers 200", within)
 
-    async def until_exit(self, timeout: float = EXIT_TIMEOUT) -> int:
+    async def until_exit(self, within: float = EXIT_TIMEOUT) -> int:
         """Wait for the end of the process; returns its exit code."""
         self.may_end = True
-        await self.until(lambda: self.exit_code is not None, "the process ends", timeout)
+        await self.until(lambda: self.exit_code is not None, "the process ends", within)
         code = self.exit_code
         assert code is not None
         return code
 
-    async def until_orphans_end(self, timeout: float = 10.0) -> None:
+    async def until_orphans_end(self, within: float = 10.0) -> None:
         """Wait until every worker that was ever seen has ended, whatever became of the front."""
         await self.until(
             lambda: not self.orphans(),
             "the worker processes end",
-            timeout,
+            within,
         )
 
     def stop(self) -> None:

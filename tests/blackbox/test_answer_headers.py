@@ -1,4 +1,4 @@
-"""What every answer carries: timing, request id, batch size, replica, and the mark of a cold one."""
+"""What every answer carries: timing, request id, batch size, replica, the mark of a cold one."""
 
 import asyncio
 import re

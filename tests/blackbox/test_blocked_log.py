@@ -34,7 +34,7 @@ async def blocked_stdout_stalls_nobody(server: Server) -> None:
     assert client.judge().counts == {"ok": 16 * share}
     assert (await ask(server.port, "GET", "/health")).status == 200
     server.terminate()
-    await server.until_exit(timeout=15.0)
+    await server.until_exit(within=15.0)
 
 
 @pytest.mark.parametrize("flaw", [None, ""], ids=["tailproof", "flawless"])

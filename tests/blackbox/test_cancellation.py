@@ -37,8 +37,8 @@ async def queued_cancels_are_not_computed(server: Server, log: Path, count: int 
         held = await asyncio.gather(*(client.begin(fresh=True) for _ in range(count)))
         await until_inflight(server, count + 1)
         await asyncio.gather(*(client.leave(one, reset=bool(n % 2)) for n, one in enumerate(held)))
-        await until_inflight(server, 1, timeout=SLACK)
-        await until_waiting(server, 0, timeout=SLACK)
+        await until_inflight(server, 1, within=SLACK)
+        await until_waiting(server, 0, within=SLACK)
     assert (await client.finish(blocker)).status == 200
     after = await client.predict()
     assert after.status == 200, "the next request was not served"
@@ -115,9 +115,11 @@ async def leaving_anywhere_leaves_nothing(server: Server, count: int = 120, seed
 
     async def balanced() -> bool:
         reading = await scrape(server.port)
-        return reading.value("tailproof_requests_received_total") == reading.value(
-            "tailproof_requests_total"
+        received, ended = (
+            reading.value(f"tailproof_requests_{name}", route="/predict")
+            for name in ("received_total", "total")
         )
+        return received == ended
 
     await server.until(balanced, "received = the sum of the outcomes", SLACK)
 
@@ -149,6 +151,6 @@ def test_the_log_of_the_model_is_what_it_computed(servers: Servers, tmp_path: Pa
         for line in log.read_text().splitlines():
             batch = json.loads(line)
             assert batch["rows"] == len(batch["values"])
-            assert batch["start"] <= batch["finish"]
+            assert batch["started"] <= batch["finished"]
 
     run(scenario())

@@ -72,18 +72,21 @@ def test_a_request_is_encoded_with_its_length() -> None:
     )
 
 
-async def _listen(port: int, answer: bytes, seen: list[bytes]) -> asyncio.Server:
-    """A server that answers every read with the same bytes, and remembers what it read."""
+Seen = asyncio.Queue[bytes]
+
+
+async def _listen(port: int, answer: bytes, seen: Seen) -> asyncio.Server:
+    """A server that answers every read with the same bytes, and tells what it read."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(65536):
-                seen.append(data)
+                seen.put_nowait(data)
                 writer.write(answer)
         except ConnectionResetError:
-            seen.append(b"reset")
+            seen.put_nowait(b"reset")
         else:
-            seen.append(b"closed")
+            seen.put_nowait(b"closed")
         writer.close()
 
     return await asyncio.start_server(serve, "127.0.0.1", port)
@@ -92,7 +95,7 @@ async def _listen(port: int, answer: bytes, seen: list[bytes]) -> asyncio.Server
 def test_a_kept_connection_answers_twice_with_stamps_in_order() -> None:
     async def scenario() -> None:
         port = free_port()
-        async with await _listen(port, LENGTH, []):
+        async with await _listen(port, LENGTH, Seen()):
             connection = await Connection.open(port)
             for _ in range(2):
                 answer = await connection.request("GET", "/")
@@ -107,7 +110,7 @@ def test_a_kept_connection_answers_twice_with_stamps_in_order() -> None:
 def test_a_second_answer_is_seen_as_unsolicited() -> None:
     async def scenario() -> None:
         port = free_port()
-        async with await _listen(port, LENGTH + LENGTH, []):
+        async with await _listen(port, LENGTH + LENGTH, Seen()):
             connection = await Connection.open(port)
             await connection.request("GET", "/")
             assert connection.unsolicited == LENGTH
@@ -120,16 +123,13 @@ def test_a_second_answer_is_seen_as_unsolicited() -> None:
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "close"])
 def test_the_server_can_tell_a_reset_from_a_close(reset: bool) -> None:
     async def scenario() -> None:
-        port, seen = free_port(), []
+        port, seen = free_port(), Seen()
         async with await _listen(port, b"", seen):
             connection = await Connection.open(port)
             connection.send(b"half a requ")
-            while not seen:
-                await asyncio.sleep(0.001)
+            assert await seen.get() == b"half a requ"
             await (connection.reset() if reset else connection.close())
-            while len(seen) < 2:
-                await asyncio.sleep(0.001)
-            assert seen[-1] == (b"reset" if reset else b"closed")
+            assert await seen.get() == (b"reset" if reset else b"closed")
             with pytest.raises(NoAnswer):
                 connection.send(b"more")
 
@@ -139,7 +139,7 @@ def test_the_server_can_tell_a_reset_from_a_close(reset: bool) -> None:
 def test_half_an_answer_and_silence_are_no_answer() -> None:
     async def scenario() -> None:
         port = free_port()
-        async with await _listen(port, LENGTH[:-1], []):
+        async with await _listen(port, LENGTH[:-1], Seen()):
             connection = await Connection.open(port)
             connection.send(encode("GET", "/"))
             with pytest.raises(NoAnswer, match="no answer in"):

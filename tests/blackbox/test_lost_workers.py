@@ -68,7 +68,7 @@ def _told_after(attempt: Attempt, kills: list[float]) -> float:
 
 
 async def a_killed_worker_costs_only_its_own(
-    server: Server, kills: int = 3, every: float = 1.0, seed: int = 5
+    server: Server, kills: int = 3, every: float = 0.6, seed: int = 5
 ) -> None:
     """P5: steady traffic, a worker killed at random moments: every caller is answered or told 503
     within a second, a new worker comes up, the metrics say how often."""
@@ -96,18 +96,14 @@ async def a_killed_worker_costs_only_its_own(
 
 @pytest.mark.parametrize("kills", [3, pytest.param(18, marks=pytest.mark.soak)])
 def test_a_killed_worker_costs_only_its_own(servers: Servers, kills: int) -> None:
-    every = 1.0 if kills == 3 else 10.0
+    every = 0.6 if kills == 3 else 10.0
     server = servers.launch(None, STEADY)
     run(a_killed_worker_costs_only_its_own(server, kills, every))
 
 
-@pytest.mark.parametrize(
-    ("flaw", "complaint"),
-    [("forgets-casualties", "lost"), ("late-casualties", "s after the kill")],
-)
-def test_callers_left_hanging_are_caught(servers: Servers, flaw: str, complaint: str) -> None:
-    server = servers.launch(flaw, STEADY)
-    with pytest.raises(AssertionError, match=complaint):
+def test_callers_left_hanging_are_caught(servers: Servers) -> None:
+    server = servers.launch("forgets-casualties", STEADY)
+    with pytest.raises(AssertionError, match="lost"):
         run(a_killed_worker_costs_only_its_own(server, kills=1, every=0.5))
 
 
@@ -168,7 +164,7 @@ async def workers_end_with_the_front(server: Server, value: float) -> None:
     assert server.workers()
     server.kill()
     await client.finish(held)
-    await server.until_orphans_end(timeout=3.0)
+    await server.until_orphans_end(within=3.0)
 
 
 @pytest.mark.parametrize("value", [1.0, 668.0], ids=["working", "hung"])

@@ -170,7 +170,7 @@ def test_sigterm_while_loading_ends_it(servers: Servers) -> None:
         await server.until(lambda: _try(server, "/health/live"), "the port answers")
         await server.until(server.workers, "a worker was started")
         server.terminate()
-        assert await server.until_exit(timeout=10.0) == 0
+        assert await server.until_exit(within=10.0) == 0
         await server.until_orphans_end()
 
     run(scenario())

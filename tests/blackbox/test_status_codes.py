@@ -99,7 +99,7 @@ def keeps_the_table(server: Server, case: Case) -> None:
 def says_why(answer: Answer) -> None:
     """An error is a JSON object with a detail, and that holds no path and no stack."""
     assert answer.json()["detail"], "an error without detail"
-    for leak in (b"Traceback", b"/site-packages", b"/src/", b'.py"', b"line "):
+    for leak in (b"Traceback", b"/site-packages", b"/src/", b'.py"', b", line "):
         assert leak not in answer.body, f"an error that shows {leak!r}"
 
 
@@ -232,6 +232,47 @@ def test_the_limit_holds_without_a_declared_length(
     good_after(server)
 
 
+KEPT_CASES = (
+    Case("far too large", 413, padded(3 * MAX_BODY)),
+    Case("text, large", 415, padded(MAX_BODY), headers=PLAIN),
+    Case("broken, large", 400, b"{".ljust(MAX_BODY)),
+    Case("no such page, large", 404, padded(MAX_BODY), path="/no/such/page"),
+    Case("PUT, large", 405, padded(MAX_BODY), method="PUT"),
+)
+
+
+async def says_when_it_closes(server: Server, case: Case, repeats: int = 20) -> None:
+    """An answer after which the connection ends says so: whoever was not told may send the next
+    request on it, and that one must not be lost."""
+    for _ in range(repeats):
+        connection = await Connection.open(server.port)
+        answer = await connection.request(case.method, case.path, case.body, case.headers)
+        assert answer.status == case.expected
+        if answer.headers.get("connection", "").lower() == "close":
+            await connection.until_closed(patience=5.0)
+            continue
+        try:
+            following = await connection.request("POST", "/predict", b'{"value": 7}', JSON)
+        except NoAnswer as error:
+            raise AssertionError(
+                f"closed after a {case.expected} without a word: {error}"
+            ) from None
+        assert following.status == 200
+        await connection.close()
+
+
+@pytest.mark.parametrize("case", KEPT_CASES, ids=lambda case: case.name)
+def test_an_error_that_ends_the_connection_says_so(server: Server, case: Case) -> None:
+    run(says_when_it_closes(server, case))
+
+
+def test_closing_without_a_word_is_caught(servers: Servers) -> None:
+    server = servers.launch("closes-silently", SOURCE)
+    run(server.until_ready())
+    with pytest.raises(AssertionError, match="without a word"):
+        run(says_when_it_closes(server, Case("broken", 400, b"{"), repeats=1))
+
+
 def test_an_announced_body_over_the_limit_is_refused_before_it_is_sent(server: Server) -> None:
     async def scenario() -> Answer:
         connection = await Connection.open(server.port)
@@ -333,7 +374,11 @@ def test_a_callers_own_deadline_is_504(servers: Servers) -> None:
 
     async def scenario() -> None:
         await server.until_ready()
-        answer = await ask(server.port, "POST", "/predict", b'{"value": 668}', timeout("200"))
+        connection = await Connection.open(server.port)
+        headers = timeout("200")
+        answer = await connection.request(
+            "POST", "/predict", b'{"value": 668}', headers, patience=5.0
+        )
         assert answer.status == 504
         assert answer.seconds >= 0.2, "told before its time was over"
 

@@ -90,9 +90,7 @@ async def _watch(server: Server, until: float) -> list[Probe]:
     while not probes[-1].refused and time.monotonic() < until:
         await asyncio.sleep(0.02)
         probes.append(await Probe().ask(server.port))
-    for _ in range(5):
-        probes.append(await Probe().ask(server.port))
-    return probes
+    return probes + [await Probe().ask(server.port) for _ in range(5)]
 
 
 async def _late_callers(
@@ -196,7 +194,7 @@ async def second_sigterm_ends_at_once(server: Server) -> None:
         server.terminate()
         await _until_unready(server)
         again = server.terminate()
-        await server.until_exit(timeout=SLACK)
+        await server.until_exit(within=SLACK)
         assert time.monotonic() - again < SLACK
     await client.finish(held)
     await server.until_orphans_end()
@@ -217,11 +215,11 @@ def test_ignoring_the_second_sigterm_is_caught(servers: Servers) -> None:
     server.kill()
 
 
-async def stop_is_bounded(server: Server, delay: float = 0.3, timeout: float = 1.0) -> None:
+async def stop_is_bounded(server: Server, delay: float = 0.3, bound: float = 1.0) -> None:
     """P3: a model that never answers and callers that never leave cannot hold the server, and
     what was waiting is told 503 before the end."""
     await server.until_ready()
-    client = Client(server.port, patience=(delay + timeout + SLACK) * server.haste)
+    client = Client(server.port, patience=(delay + bound + SLACK) * server.haste)
     idle = await Connection.open(server.port)
     await idle.request("GET", "/health")
     with frozen(server.worker()):

@@ -255,6 +255,15 @@ def test_bound_is_the_largest_that_is_in_time(
     assert capacity == MOST_QUEUE_ROWS or response(capacity + 1) > threshold * MARGIN
 
 
+def test_new_limits_hold_from_now_on_for_those_who_wait_already() -> None:
+    target = policy(exact(ten_plus), max_queue_rows=100)
+    admit(target, 9)
+    target.set_limits(Limits(max_batch_rows=4, max_queue_rows=5))
+    assert target.capacity_rows == 5
+    assert isinstance(target.arrive(Queued(1, 0.0), 0.0), Refuse)
+    assert take(target).rows == 4
+
+
 @pytest.mark.parametrize(
     ("limits", "known", "capacity", "why"),
     [
@@ -347,11 +356,15 @@ def test_hopeless_counts_the_worker_that_is_free_first() -> None:
     assert target.arrive(Queued(1, 0.0), 0.0) == Admit()  # 11 + 11 ms, on the second worker
 
 
-@pytest.mark.parametrize(("last", "hopeless"), [(0, False), (1, True)])
-def test_hopeless_sends_the_batches_ahead_to_the_workers_in_turn(last: int, hopeless: bool) -> None:
-    """Batches of at most 4 rows; one worker is free after 11 ms, the other after 14 ms and
-    then, with `last`, too late by 1 ms: its own batch is the second one."""
-    target = policy(exact(ten_plus), 2, threshold=0.028 - 0.001 * last, max_batch_rows=4)
+@pytest.mark.parametrize(("threshold", "hopeless"), [(0.0281, False), (0.0279, True)])
+def test_hopeless_sends_the_batches_ahead_to_the_workers_in_turn(
+    threshold: float, hopeless: bool
+) -> None:
+    """Batches of at most 4 rows. One worker is free after 11 ms and takes the 4 rows that wait;
+    the other is free after 14 ms, and needs 14 more for the 4 rows that arrive."""
+    target = policy(
+        exact(ten_plus), 2, threshold=threshold, max_batch_rows=4, max_queue_rows=9, max_in_flight=1
+    )
     admit(target, 4)
     take(target)
     admit(target, 1)
@@ -375,13 +388,14 @@ def test_hopeless_counts_both_batches_of_a_worker() -> None:
 
 
 def test_a_batch_that_ended_early_is_not_waited_for() -> None:
+    """30 rows were to take 40 ms and took 5. 10 rows take 20 ms; the next batch is held."""
     target = policy(exact(ten_plus), threshold=0.05, max_wait=1.0)
     admit(target, 30)
     target.next_batch(1.0)
-    admit(target, 1, now=1.012)
-    assert isinstance(target.arrive(Queued(9, 1.001), 1.001), Refuse)
-    target.finished(30, 0.005, 1.012)
-    assert target.arrive(Queued(9, 1.012), 1.012) == Admit()
+    admit(target, 1, now=1.002)
+    assert isinstance(target.arrive(Queued(9, 1.002), 1.002), Refuse)
+    target.finished(30, 0.005, 1.005)
+    assert target.arrive(Queued(9, 1.005), 1.005) == Admit()
 
 
 def test_hopeless_counts_the_full_batches_ahead() -> None:

@@ -74,7 +74,7 @@ def test_printed_as_written(slo: Slo, text: str, objective: float) -> None:
 def test_what_is_printed_is_parsed_to_the_same(
     percentile: float, milliseconds: int, signal: str
 ) -> None:
-    slo = Latency(percentile, milliseconds * 1e-3, signal)  # type: ignore[arg-type]
+    slo = Latency(percentile, milliseconds / 1000, signal)  # type: ignore[arg-type]
     assert parse(str(slo)) == slo
 
 

@@ -6,7 +6,7 @@ import pytest
 from granian.rsgi import ProtocolClosed
 
 from tailproof.core.errors import BodyTimeout, Malformed, TooLarge, UnsupportedType
-from tailproof.serving.admission import BodyReader, ClientLeft, check_json
+from tailproof.serving.admission import MAX_CHUNKS, BodyReader, ClientLeft, check_json
 from tailproof.serving.settings import ServerSettings
 
 LIMIT = 1000
@@ -25,6 +25,8 @@ class Body:
         return self
 
     def __anext__(self):
+        if not self._items:
+            raise StopAsyncIteration
         return self._future(self._items.pop(0))
 
     def _future(self, item: object) -> asyncio.Future[bytes]:
@@ -36,16 +38,23 @@ class Body:
         return future  # anything else: never comes
 
 
-def read(body: Body, headers: dict[str, str], sweeps_at: tuple[float, ...] = ()) -> bytes:
+def read(
+    body: Body,
+    headers: dict[str, str],
+    sweeps_at: tuple[float, ...] = (),
+    max_chunks: int = MAX_CHUNKS,
+) -> bytes:
     """Read on a clock that starts at 0 and jumps to each of `sweeps_at`, with a sweep there."""
     now = 0.0
 
     async def run() -> bytes:
         nonlocal now
-        reader = BodyReader(ServerSettings(max_body=LIMIT, body_timeout=30.0), lambda: now)
+        settings = ServerSettings(max_body=LIMIT, body_timeout=30.0)
+        reader = BodyReader(settings, lambda: now, max_chunks=max_chunks)
         task = asyncio.ensure_future(reader.read_json(headers, body))
         await asyncio.sleep(0)  # it begins to read at 0
-        for now in sweeps_at:
+        for moment in sweeps_at:
+            now = moment
             reader.sweep()
             await asyncio.sleep(0)
         async with asyncio.timeout(5):
@@ -105,6 +114,32 @@ def test_chunks_over_the_limit_are_refused_before_the_end():
     endless = Body(*[b"x" * 400] * 3, end=RuntimeError("read past the limit"))
     with pytest.raises(TooLarge):
         read(endless, {})
+
+
+def test_chunks_up_to_the_most_of_them_are_read():
+    assert len(read(Body(*[b"x"] * LIMIT), {}, max_chunks=LIMIT)) == LIMIT
+
+
+def test_one_chunk_more_is_refused():
+    with pytest.raises(TooLarge, match="chunks"):
+        read(Body(*[b"x"] * LIMIT), {}, max_chunks=LIMIT - 1)
+
+
+def test_a_second_empty_chunk_is_a_broken_body():
+    with pytest.raises(Malformed):
+        read(Body(b"x", b"", end=b""), {})
+
+
+@pytest.mark.parametrize(
+    ("coding", "is_read"), [("chunked", True), ("Chunked", True), ("gzip, chunked", False)]
+)
+def test_only_plain_chunks_are_read(coding, is_read):
+    headers = {"transfer-encoding": coding}
+    if is_read:
+        assert read(Body(b"x"), headers) == b"x"
+    else:
+        with pytest.raises(UnsupportedType):
+            read(Body(b"x"), headers)
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "", "٣", "0x10"])

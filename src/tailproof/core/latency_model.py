@@ -10,9 +10,6 @@ _FEW = 3
 """From so many samples on, the slowest alone is not believed: a cold start or one pause of the
 machine looks like the tail, and only a second one shows that it is."""
 
-_REFRESH = 64
-"""Classes grow stale without being observed; look for those every so many batches."""
-
 
 class _Sample(NamedTuple):
     """One batch. Sorts by its duration."""
@@ -79,8 +76,9 @@ class LatencyModel:
     held between what the fresh ones allow (more rows never take less, nor more than in
     proportion), so that an old bad time cannot keep its size from being tried for ever.
 
-    Costs O(log window) comparisons a batch and a binary search a question; the curve is rebuilt
-    only after a knot has moved.
+    Costs O(log window) comparisons a batch and a binary search a question. The curve is rebuilt
+    only after a knot has moved, and that is when stale classes are noticed; a class that is in
+    use has a new knot every `window` batches at least.
     """
 
     def __init__(self, q: float = 0.99, *, window: int = 100, horizon: int = 512) -> None:
@@ -107,7 +105,7 @@ class LatencyModel:
         ring = self._rings.setdefault(_class_of(rows), _Ring())
         before = ring.quantile(self._q) if ring.by_age else None
         ring.add(_Sample(seconds, rows, self._count), self._window, self._horizon)
-        if ring.quantile(self._q) is not before or self._count % _REFRESH == 0:
+        if ring.quantile(self._q) is not before:
             self.version += 1
 
     def quantile_of(self, rows: int) -> float | None:

@@ -38,12 +38,11 @@ def parse_size(text: str) -> int:
 
 def format_duration(seconds: float) -> str:
     """0.05 -> `50ms`: three significant digits in the unit that a person would choose."""
-    magnitude = abs(seconds)
-    if magnitude < 1e-3:
-        return f"{seconds * 1e6:.3g}us"
-    if magnitude < 1.0:
-        return f"{seconds * 1e3:.3g}ms"
-    return f"{seconds:.3g}s" if magnitude < 1000 else f"{seconds:.0f}s"
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        value = float(f"{seconds * factor:.3g}")
+        if abs(value) < 1000:
+            return f"{value:g}{unit}"
+    return f"{float(f'{seconds:.3g}'):g}s" if abs(seconds) < 999.5 else f"{seconds:.0f}s"
 
 
 def format_size(num_bytes: int) -> str:

@@ -142,16 +142,18 @@ def register(
     `frame` is what it was trained on, for signature and example. Returns the version.
     """
     mlflow = import_mlflow()
+    facts = {"training_data": TRAINING_DATA.format(seed=SEED), "licence": LICENCE}
     with _quiet(), _tracking(mlflow, tracking_uri):
         client = mlflow.MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+        if not client.search_registered_models(f"name = '{name}'"):
+            client.create_registered_model(name)
         experiment_id = _experiment(client, name, artifact_dir)
-        with mlflow.start_run(experiment_id=experiment_id):
-            _log(mlflow, pipeline, frame, name)
-        newest = max(client.search_model_versions(f"name = '{name}'"), key=_number_of)
-        version = str(newest.version)
-        facts = {"training_data": TRAINING_DATA.format(seed=SEED), "licence": LICENCE}
-        for key, value in facts.items():
-            client.set_model_version_tag(name, version, key, value)
+        with mlflow.start_run(experiment_id=experiment_id) as run:
+            logged = _log(mlflow, pipeline, frame)
+        created = client.create_model_version(
+            name, logged.model_uri, run.info.run_id, tags=facts, model_id=logged.model_id
+        )
+        version = str(created.version)
         client.set_registered_model_alias(name, alias, version)
     return version
 
@@ -175,9 +177,9 @@ def _pipeline(seed: int) -> Any:
     return pipeline.make_pipeline(encode, trees)
 
 
-def _log(mlflow: Any, pipeline: Any, frame: Any, name: str) -> None:
+def _log(mlflow: Any, pipeline: Any, frame: Any) -> Any:
     sample = frame[:5]
-    mlflow.sklearn.log_model(
+    return mlflow.sklearn.log_model(
         pipeline,
         name="model",
         signature=mlflow.models.infer_signature(sample, pipeline.predict_proba(sample)),
@@ -187,7 +189,6 @@ def _log(mlflow: Any, pipeline: Any, frame: Any, name: str) -> None:
         skops_trusted_types=["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"],
         pip_requirements=[f"scikit-learn=={need('sklearn').__version__}", "skops"],
         metadata={COLUMNS_KEY: list(COLUMNS)},
-        registered_model_name=name,
     )
 
 
@@ -200,21 +201,15 @@ def _experiment(client: Any, name: str, artifact_dir: Path) -> str:
     return str(client.create_experiment(name, artifact_location=location))
 
 
-def _number_of(version: Any) -> int:
-    return int(version.version)
-
-
 @contextmanager
 def _tracking(mlflow: Any, uri: str) -> Iterator[None]:
-    """MLflow's logging functions know only one global URI; put the old ones back afterwards."""
-    tracking, registry = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    """MLflow's logging functions know only one global URI; put the old one back afterwards."""
+    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
     mlflow.set_tracking_uri(uri)
-    mlflow.set_registry_uri(uri)
     try:
         yield
     finally:
-        mlflow.set_tracking_uri(tracking)
-        mlflow.set_registry_uri(registry)
+        mlflow.set_tracking_uri(before)
 
 
 @contextmanager

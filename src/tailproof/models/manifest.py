@@ -39,11 +39,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def files_of(path: Path) -> tuple[ModelFile, ...]:
-    """Name, SHA-256 and size of a model file, or of every file below a model folder, sorted."""
+    """Name, SHA-256 and size of a model file, or of every file below a model folder.
+
+    Sorted by the text of their paths, as `LC_ALL=C sort` does.
+    """
     if path.is_file():
         return (_file(path, path.name),)
-    found = sorted(item for item in path.rglob("*") if item.is_file())
-    return tuple(_file(item, item.relative_to(path).as_posix()) for item in found)
+    names = (item.relative_to(path).as_posix() for item in path.rglob("*") if item.is_file())
+    return tuple(_file(path / name, name) for name in sorted(names))
 
 
 def digest(files: tuple[ModelFile, ...]) -> str:

@@ -142,18 +142,22 @@ def read(folder: Path) -> MLmodel:
         raise ModelError("the folder holds no readable MLmodel file") from None
     except yaml.YAMLError:
         raise ModelError("the MLmodel file is not YAML") from None
-    if not isinstance(content, dict) or not isinstance(content.get("flavors"), dict):
+    if not isinstance(content, dict) or not _is_table_of_tables(content.get("flavors")):
         raise ModelError("the MLmodel file names no flavors")
     inputs, is_tensor = _inputs(content.get("signature"))
-    example = content.get("saved_input_example_info") or {}
+    metadata, example = content.get("metadata"), content.get("saved_input_example_info")
     return MLmodel(
         folder=folder,
-        flavors={str(name): conf or {} for name, conf in content["flavors"].items()},
+        flavors=content["flavors"],
         inputs=inputs,
         is_tensor=is_tensor,
-        metadata=content.get("metadata") or {},
-        example_file=example.get("artifact_path"),
+        metadata=metadata if isinstance(metadata, dict) else {},
+        example_file=example.get("artifact_path") if isinstance(example, dict) else None,
     )
+
+
+def _is_table_of_tables(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(conf, dict) for conf in value.values())
 
 
 def inside(folder: Path, relative: str) -> Path:

@@ -29,8 +29,12 @@ class Resolved:
     alias: str | None = None
     training_data: str | None = None
     licence: str | None = None
-    kept: tempfile.TemporaryDirectory[str] | None = None
-    """The download; it goes away with this object."""
+    download: tempfile.TemporaryDirectory[str] | None = None
+
+    def discard(self) -> None:
+        """Remove the download, if there was one."""
+        if self.download is not None:
+            self.download.cleanup()
 
 
 def resolve(source: Registered, tracking_uri: str | None, progress: Progress) -> Resolved:
@@ -55,7 +59,7 @@ def resolve(source: Registered, tracking_uri: str | None, progress: Progress) ->
         raise ModelError(_unreachable(error)) from None
     over_network = not all(map(is_on_this_disk, (tracking, registry, location)))
     progress("downloading" if over_network else "reading")
-    folder, kept = _files(mlflow, location, tracking)
+    folder, download = _files(mlflow, location, tracking)
     return Resolved(
         folder=folder,
         over_network=over_network,
@@ -63,7 +67,7 @@ def resolve(source: Registered, tracking_uri: str | None, progress: Progress) ->
         alias=source.alias,
         training_data=facts.get("training_data"),
         licence=facts.get("licence") or facts.get("license"),
-        kept=kept,
+        download=download,
     )
 
 
@@ -181,15 +185,23 @@ def _files(
     mlflow: Any, location: str, tracking: str
 ) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
     """The folder: in place when it is on this disk, else a private copy of it."""
-    kept = None if is_on_this_disk(location) else tempfile.TemporaryDirectory(prefix="tailproof-")
+    if is_on_this_disk(location):
+        return _fetched(mlflow, location, tracking, None), None
+    download = tempfile.TemporaryDirectory(prefix="tailproof-")
+    try:
+        return _fetched(mlflow, location, tracking, download.name), download
+    except ModelError:
+        download.cleanup()
+        raise
+
+
+def _fetched(mlflow: Any, location: str, tracking: str, target: str | None) -> Path:
     try:
         path = mlflow.artifacts.download_artifacts(
-            artifact_uri=location,
-            dst_path=None if kept is None else kept.name,
-            tracking_uri=tracking,
+            artifact_uri=location, dst_path=target, tracking_uri=tracking
         )
     except (mlflow.MlflowException, OSError) as error:
         raise ModelError(
             f"the files of the registered version cannot be fetched ({type(error).__name__})"
         ) from None
-    return Path(path), kept
+    return Path(path)

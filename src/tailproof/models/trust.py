@@ -34,12 +34,17 @@ ALLOWED_TYPES = frozenset(
 """scikit-learn's types, beyond those that skops trusts by itself, whose loading runs no code of
 the model's author: trees and losses. They hold only arrays and numbers."""
 
+_SERVICES = ("databricks", "databricks-uc", "uc")
+"""Names with which MLflow reaches a service, although they look like folders."""
+
 
 def is_on_this_disk(uri: str) -> bool:
     """Whether a tracking or artifact URI is a plain path, file: or SQLite, and no other host's.
 
     A mounted network drive looks like a disk and counts as one.
     """
+    if uri in _SERVICES:
+        return False
     parts = urlsplit(uri)
     scheme = parts.scheme.lower().partition("+")[0]
     return scheme in ("", "file", "sqlite") and parts.netloc in ("", "localhost")
@@ -87,7 +92,5 @@ def _danger_of(model: MLmodel) -> str | None:
         return f"it is {kind}"
     foreign = sorted(set(untrusted_types(path)) - ALLOWED_TYPES)
     if foreign:
-        return (
-            f"it holds types that are not scikit-learn's own trees and losses ({foreign[0][:100]})"
-        )
+        return f"it holds types beyond scikit-learn's own, such as {foreign[0][:100]}"
     return None

@@ -13,6 +13,10 @@ SWEEP_SECONDS = 0.25
 """How often deadlines are looked at: they are kept this exactly."""
 
 
+MAX_CHUNKS = 65_536
+"""Most chunks of one body: each costs us, however small it is."""
+
+
 class ClientLeft(Exception):
     """The client closed the connection before its request was complete."""
 
@@ -21,10 +25,17 @@ class BodyReader:
     """Reads request bodies within the limits. A timer per request would cost more than the
     request's own work, so one sweep looks at the oldest of them."""
 
-    def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        clock: Callable[[], float],
+        *,
+        max_chunks: int = MAX_CHUNKS,
+    ) -> None:
         self._max_bytes = settings.max_body
         self._timeout = settings.body_timeout
         self._clock = clock
+        self._max_chunks = max_chunks
         self._reading: dict[Any, float] = {}
         self._late: set[Any] = set()
 
@@ -38,6 +49,8 @@ class BodyReader:
             ClientLeft: the connection ended first.
         """
         check_json(headers)
+        if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+            raise UnsupportedType("send the body without Transfer-Encoding, or as chunked")
         announced = headers.get("content-length")
         if announced is None:
             return await self._read_chunks(proto)
@@ -49,6 +62,8 @@ class BodyReader:
         return body
 
     async def _read_chunks(self, proto: Any) -> bytes:
+        """A body of unknown length. The library tells a broken one (bad framing, or its client
+        left) from a complete one only by a second empty chunk at the end."""
         chunks, num_bytes = [], 0
         stream = proto.__aiter__()
         deadline = self._clock() + self._timeout
@@ -57,7 +72,13 @@ class BodyReader:
             if num_bytes > self._max_bytes:
                 raise TooLarge(self._limit)
             chunks.append(chunk)
-        return b"".join(chunks)
+            if len(chunks) > self._max_chunks:
+                raise TooLarge(f"the body has over {self._max_chunks} chunks")
+        try:
+            await self._in_time(stream.__anext__(), deadline)
+        except StopAsyncIteration:
+            return b"".join(chunks)
+        raise Malformed("the body's chunks are broken, or end in a trailer")
 
     async def _in_time(self, future: Any, deadline: float | None = None) -> bytes:
         self._reading[future] = deadline or self._clock() + self._timeout

@@ -84,11 +84,6 @@ class Batcher:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def num_waiting(self) -> int:
-        """Requests that are queued or in flight."""
-        return len(self._waiting)
-
     def submit(self, ticket: Ticket) -> None:
         """Queue a request; `ticket` is told later. Raises Shed when the policy refuses it."""
         now = self._clock()

@@ -1,6 +1,5 @@
 """One served model: its workers, its queue, its validator, and the truth about its state."""
 
-import asyncio
 import importlib
 import random
 from collections import Counter
@@ -73,11 +72,6 @@ class ModelService:
     async def stop(self) -> None:
         """End the workers now."""
         await self._pool.stop()
-
-    async def idle(self) -> None:
-        """Return when no request is queued or in flight."""
-        while self._batcher.num_waiting:
-            await asyncio.sleep(0.01)
 
     @property
     def state(self) -> State:

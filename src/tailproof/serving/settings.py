@@ -11,12 +11,28 @@ from tailproof.core.slo import Slo
 MAX_ROWS = 4096
 """Most rows in one request of `/predict`."""
 
-Text = Annotated[str, Meta(min_length=1)]
-Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(ge=0, le=86400)]
-Timeout = Annotated[float, Meta(gt=0, le=86400)]
-ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
-Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+Text = Annotated[str, Meta(min_length=1, description="some text")]
+Count = Annotated[int, Meta(ge=1, description="a whole number from 1")]
+Index = Annotated[int, Meta(ge=0, description="a whole number from 0")]
+Port = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
+Seconds = Annotated[float, Meta(ge=0, le=86400, description="a duration up to 24h")]
+Timeout = Annotated[float, Meta(gt=0, le=86400, description="a duration above 0, up to 24h")]
+BodySize = Annotated[int, Meta(ge=1, description="a size from 1B")]
+HeaderSize = Annotated[int, Meta(ge=8192, description="a size from 8KiB")]
+ModelName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z",
+        description="up to 128 letters, digits, '.', '_' and '-', a letter or digit first",
+    ),
+]
+Digest = Annotated[
+    str,
+    Meta(
+        pattern=r"^sha256:[0-9a-f]{64}\Z",
+        description="sha256: and 64 lower-case hex digits",
+    ),
+]
 
 
 def setting(
@@ -29,7 +45,7 @@ def setting(
 ) -> Any:
     """A field with its help text. `unit` says how its text is read; a setting without `flag` can
     only be written in the file; `key` is its name there when that is not the field's own. The
-    bounds of a value stand in the field's type."""
+    bounds of a value stand in the field's type, with the words for an error message."""
     metadata = {"help": help_text, "unit": unit, "flag": flag, "key": key}
     return field(default=default, metadata=metadata)
 
@@ -39,7 +55,7 @@ class ServerSettings:
     """The front process: address, limits, log. Seconds and bytes."""
 
     host: Text = setting("127.0.0.1", "address to listen on (0.0.0.0: every interface)")
-    port: Annotated[int, Meta(ge=1, le=65535)] = setting(8000, "port to listen on")
+    port: Port = setting(8000, "port to listen on")
     log_format: Literal["auto", "json", "text"] = setting(
         "auto", "one JSON object a line, or text; auto: text on a terminal, else JSON"
     )
@@ -56,8 +72,8 @@ class ServerSettings:
         10.0, "close a connection whose request header takes longer", unit="duration"
     )
     body_timeout: Timeout = setting(30.0, "answer 408 to a body that takes longer", unit="duration")
-    max_body: Count = setting(16 * 2**20, "answer 413 to a body over this size", unit="size")
-    max_header: Annotated[int, Meta(ge=8192)] = setting(
+    max_body: BodySize = setting(16 * 2**20, "answer 413 to a body over this size", unit="size")
+    max_header: HeaderSize = setting(
         32 * 2**10, "refuse a request header over this size", unit="size"
     )
     max_connections: Count = setting(1024, "accept at most this many connections at a time")
@@ -75,7 +91,7 @@ class ModelSettings:
     required: bool = setting(True, "/health waits for this model", flag=False)
     workers: Count = setting(1, "worker processes for the model")
     method: Text | None = setting(None, "method to call instead of the model's own choice")
-    class_index: Annotated[int, Meta(ge=0)] | None = setting(
+    class_index: Index | None = setting(
         None, "with predict_proba: the column that is the answer", key="class"
     )
     output: Text = setting("score", "name of the value in a /predict answer", flag=False)
@@ -84,7 +100,7 @@ class ModelSettings:
         None, "constraints of each column, or 'module:PydanticModel'", flag=False
     )
     trust: tuple[Digest, ...] = setting(
-        (), "sha256:<digest> of a model that may run code when loaded; may be repeated"
+        (), "sha256:DIGEST of a model that may run code when loaded; may be repeated"
     )
     tracking_uri: Text | None = setting(None, "MLflow tracking server; default: MLflow's own")
     max_batch: Count | None = setting(None, "most rows in a batch; default: from model and SLO")

@@ -46,10 +46,11 @@ Loader = Callable[[ModelSpec, Progress], LoadedModel]
 def outputs_of(result: Any, num_rows: int, name: str = "score") -> Columns:
     """Give a model's plain result the shape that `predict` owes.
 
-    An array or a sequence becomes one output called `name`; a mapping or a frame one output per
-    key or column. Raises ValueError when a first axis is not `num_rows` long.
+    An array, a sequence or a pandas Series becomes one output called `name`; a mapping or a frame
+    one output per key or column. Raises ValueError when a first axis is not `num_rows` long.
     """
-    if hasattr(result, "items") and not isinstance(result, np.ndarray):
+    is_series = hasattr(result, "to_numpy") and result.ndim == 1
+    if hasattr(result, "items") and not is_series:
         named = {str(key): np.asarray(value) for key, value in result.items()}
     else:
         named = {name: np.asarray(result)}

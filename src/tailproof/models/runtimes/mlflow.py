@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tailproof.core.errors import ConfigError, ModelError
 from tailproof.models.columns import Signature
 from tailproof.models.mlmodel import MLmodel
@@ -28,10 +30,8 @@ class PyfuncRuntime:
 
     def predict(self, columns: Columns, num_rows: int) -> Columns:
         result = self._call(self._arrange(columns))
-        if hasattr(result, "to_numpy") and getattr(result, "ndim", 2) == 1:
-            result = result.to_numpy()  # a Series is one output, not one for each row
         if self._class_index is not None:
-            result = result[:, self._class_index]
+            result = np.asarray(result)[:, self._class_index]
         return outputs_of(result, num_rows)
 
 

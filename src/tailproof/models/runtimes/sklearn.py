@@ -157,10 +157,11 @@ def _class_index_of(estimator: Any, method: str, wanted: int | None) -> int | No
 def _arrange_for(
     estimator: Any, dtypes: dict[str, str], is_matrix: bool
 ) -> Callable[[Columns], Any]:
-    """A frame in the order in which the estimator was fitted; a matrix if it knows no names."""
+    """A frame in the order in which the estimator was fitted; a matrix if it was fitted on one."""
     fitted = getattr(estimator, "feature_names_in_", None)
+    is_nameless = fitted is None and hasattr(estimator, "n_features_in_")
     kinds = set(dtypes.values())
-    if is_matrix or (fitted is None and len(kinds) == 1 and kinds != {"object"}):
+    if is_matrix or (is_nameless and len(kinds) == 1 and kinds != {"object"}):
         return MatrixBuilder(list(dtypes), next(iter(dtypes.values())))
     if fitted is not None and set(fitted) == set(dtypes):
         dtypes = {str(name): dtypes[str(name)] for name in fitted}
