@@ -606,3 +606,43 @@ def test_limits_that_admit_nothing_are_refused(limits: dict[str, float], name: s
     with pytest.raises(ValueError, match=name):
         Limits(**limits)  # type: ignore[arg-type]
     Limits(max_batch_rows=1, max_queue_rows=1, max_in_flight=1, max_wait=0.0, threshold=1e-9)
+
+
+# A tail of rare stalls
+
+
+def stalling() -> tuple[LatencyModel, LatencyModel]:
+    """Tail and middle of a batch time of 3 ms that the machine made 60 ms three times in 30."""
+    tail, typical = LatencyModel(), LatencyModel(0.5)
+    for rows in (1, 8, 64, 256):
+        for number in range(30):
+            seconds = 0.06 if number % 10 == 9 else 0.003
+            tail.observe(rows, seconds)
+            typical.observe(rows, seconds)
+    return tail, typical
+
+
+def test_rare_stalls_do_not_close_the_door() -> None:
+    tail, typical = stalling()
+    limits = Limits(threshold=0.05)
+    policy = Policy(limits, tail, lambda: 0.5, typical)
+    policy.set_workers(1)
+
+    assert policy.capacity_rows >= 256
+    assert all(isinstance(policy.arrive(Queued(1, 0.0), 0.0), Admit) for _ in range(256))
+
+    by_the_tail_alone = Policy(limits, tail, lambda: 0.5)
+    by_the_tail_alone.set_workers(1)
+    assert by_the_tail_alone.capacity_rows == 1  # why the typical time is asked at all
+
+
+def test_what_is_hopeless_even_by_the_typical_time_is_refused() -> None:
+    tail, typical = stalling()
+    policy = Policy(Limits(threshold=0.05, max_queue_rows=100_000), tail, lambda: 0.5, typical)
+    policy.set_workers(1)
+    num_admitted = 0
+    while isinstance(policy.arrive(Queued(1, 0.0), 0.0), Admit):
+        num_admitted += 1
+        policy.next_batch(0.0)
+
+    assert 256 * 10 < num_admitted < 256 * 20  # about 16 full batches of 3 ms in 50 ms

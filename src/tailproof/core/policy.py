@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from tailproof.core.latency_model import LatencyModel
@@ -161,13 +162,17 @@ class _Bounds:
     queue_rows: int
     batch_rows: int
     batch_seconds: float | None
-    """Of the largest batch that the bounded queue can give."""
+    """Typical, of the largest batch that the bounded queue can give."""
     full_seconds: float | None
     """Of `batch_rows` rows (only a request above the queue's bound can give them)."""
 
 
-def _bounds(limits: Limits, model: LatencyModel, workers: int) -> _Bounds:
+def _bounds(limits: Limits, tail: LatencyModel, typical: LatencyModel, workers: int) -> _Bounds:
     """`queue_rows`: as many as `worst_response` lets in within MARGIN of the threshold, but one.
+
+    Judged by the tail of the batch time; though never below half of what the typical batch time
+    allows, for two tails in a row are rarer than each, and a few stalls of the machine must not
+    close the door to requests that would nearly all be in time.
 
     `batch_rows`: the most that fits into MARGIN of the threshold by itself. Late binding takes
     all that waits, and the queue's bound keeps that far below; it matters for the parts of a
@@ -177,24 +182,34 @@ def _bounds(limits: Limits, model: LatencyModel, workers: int) -> _Bounds:
     largest = limits.max_batch_rows
     default = max(DEFAULT_QUEUE_ROWS, DEFAULT_QUEUE_BATCHES * largest)
     queue_rows, batch_rows = limits.max_queue_rows or default, largest
-    if model.quantile_of(1) is None:
+    if tail.quantile_of(1) is None:
         return _Bounds(queue_rows, batch_rows, None, None)
-
-    def batch_seconds(rows: int) -> float:
-        seconds = model.quantile_of(rows)
-        assert seconds is not None
-        return seconds
-
-    def response(rows: int) -> float:
-        return worst_response(rows, batch_seconds, max(workers, 1), limits)
-
     if limits.threshold is not None:
         time = limits.threshold * MARGIN
-        batch_rows = bisect_right(range(1, largest + 1), time, key=batch_seconds) or largest
+        fits = partial(_seconds_of, tail)
+        batch_rows = bisect_right(range(1, largest + 1), time, key=fits) or largest
         if limits.max_queue_rows is None:
-            queue_rows = max(bisect_right(range(1, MOST_QUEUE_ROWS + 1), time, key=response), 1)
-    usual = batch_seconds(min(queue_rows, batch_rows))
-    return _Bounds(queue_rows, batch_rows, usual, batch_seconds(batch_rows))
+            careful, hopeful = (_most_rows(limits, model, workers) for model in (tail, typical))
+            queue_rows = max(careful, hopeful // 2, 1)
+    usual = _seconds_of(typical, min(queue_rows, batch_rows))
+    return _Bounds(queue_rows, batch_rows, usual, _seconds_of(typical, batch_rows))
+
+
+def _most_rows(limits: Limits, model: LatencyModel, workers: int) -> int:
+    """The most queued rows whose `worst_response` is within MARGIN of the threshold; 0: none."""
+    assert limits.threshold is not None
+
+    def response(rows: int) -> float:
+        return worst_response(rows, partial(_seconds_of, model), max(workers, 1), limits)
+
+    time = limits.threshold * MARGIN
+    return bisect_right(range(1, MOST_QUEUE_ROWS + 1), time, key=response)
+
+
+def _seconds_of(model: LatencyModel, rows: int) -> float:
+    seconds = model.quantile_of(rows)
+    assert seconds is not None
+    return seconds
 
 
 class _Running(NamedTuple):
@@ -213,10 +228,21 @@ class Policy:
     the latency model or the number of workers has changed.
     """
 
-    def __init__(self, limits: Limits, model: LatencyModel, jitter: Callable[[], float]) -> None:
-        """`jitter` returns uniform numbers from [0, 1). There is no worker until `set_workers`."""
+    def __init__(
+        self,
+        limits: Limits,
+        model: LatencyModel,
+        jitter: Callable[[], float],
+        typical: LatencyModel | None = None,
+    ) -> None:
+        """`jitter` returns uniform numbers from [0, 1). There is no worker until `set_workers`.
+
+        `model` predicts the tail of the batch time and bounds the queue. `typical` predicts its
+        middle: what is hopeless even by that is refused. Left out, `model` stands for both.
+        """
         self._limits = limits
         self._model = model
+        self._typical = typical or model
         self._jitter = jitter
         self._workers = 0
         self._queue: OrderedDict[Queued, None] = OrderedDict()  # leaves in O(1) from anywhere
@@ -291,9 +317,8 @@ class Policy:
             return Wait(until)
         # Dropping at dispatch what would make everybody late belongs here.
         rows, parts = self._take(self._bounds.batch_rows)
-        predicted = self._model.quantile_of(rows)
-        self._start(rows, predicted, now)
-        return Dispatch(parts, rows, predicted)
+        self._start(rows, self._typical.quantile_of(rows), now)
+        return Dispatch(parts, rows, self._model.quantile_of(rows))
 
     def finished(self, rows: int, seconds: float | None, now: float) -> None:
         """A batch of `rows` rows ended at `now`, after `seconds` on its worker.
@@ -305,7 +330,13 @@ class Policy:
         del self._running[index]
         self._note_running()
         if seconds is not None:
-            self._model.observe(rows, seconds)
+            self.observe(rows, seconds)
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Learn from a batch that was not dispatched here: the warm-up's."""
+        self._model.observe(rows, seconds)
+        if self._typical is not self._model:
+            self._typical.observe(rows, seconds)
 
     def cancel(self, request: Queued) -> int:
         """`request` was cancelled, or a part of it failed: it leaves. Safe to say at any time.
@@ -326,7 +357,7 @@ class Policy:
 
     def _fit(self) -> None:
         self._fitted = self._model.version
-        self._bounds = _bounds(self._limits, self._model, self._workers)
+        self._bounds = _bounds(self._limits, self._model, self._typical, self._workers)
 
     def _has_slot(self) -> bool:
         """One batch a worker; two where those in flight and the next one are all short."""
@@ -390,8 +421,7 @@ class Policy:
         wait = max(self._free_at[worker] - now, 0.0) + rounds * bounds.full_seconds
         if wait + bounds.batch_seconds <= threshold:
             return 0.0
-        own = self._model.quantile_of(min(rows, bounds.batch_rows))
-        assert own is not None
+        own = _seconds_of(self._typical, min(rows, bounds.batch_rows))
         return wait + own - threshold
 
     def _refuse_full(self, excess: int, now: float) -> Refuse:

@@ -25,6 +25,8 @@ from tailproof.workers.pool import Pool, Worker
 ROUTES = ("/predict", "/models/{name}/predict")
 """Route templates of every model."""
 
+TYPICAL_QUANTILE = 0.5
+
 DEFAULT_MAX_BATCH = 256
 """Most rows in a batch when neither the user nor the model says anything."""
 
@@ -57,8 +59,8 @@ class ModelService:
         self._user_class = _import_class(settings)
         self._validator: Validator | None = None
         self._encoder: NativeEncoder | None = None
-        self._latency = LatencyModel()
-        self._policy = Policy(_limits(settings, None), self._latency, random.random)
+        tail, typical = LatencyModel(), LatencyModel(TYPICAL_QUANTILE)
+        self._policy = Policy(_limits(settings, None), tail, random.random, typical)
         self._pool = Pool(_spec(settings), settings.workers, _warmup_sizes(settings), self, clock)
         self._batcher = Batcher(self._policy, self._pool, self._columns, self, clock)
         self.metrics = metrics.model(self.name, settings.slo, ROUTES, self._live_state)
@@ -154,7 +156,7 @@ class ModelService:
             self._event("model.refused", self.reason, worker, level="error")
             return
         for rows, seconds in loaded.samples:
-            self._latency.observe(rows, seconds)
+            self._policy.observe(rows, seconds)
         self._batcher.workers_changed()
         manifest = loaded.manifest
         self.metrics.loaded(

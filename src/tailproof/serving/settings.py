@@ -74,7 +74,9 @@ class ServerSettings:
     body_timeout: Timeout = setting(30.0, "answer 408 to a body that takes longer", unit="duration")
     max_body: BodySize = setting(16 * 2**20, "answer 413 to a body over this size", unit="size")
     max_header: HeaderSize = setting(
-        32 * 2**10, "refuse a request header over this size", unit="size"
+        32 * 2**10,
+        "answer 431 to a request header over this size (exact to a factor of 2)",
+        unit="size",
     )
     max_connections: Count = setting(1024, "accept at most this many connections at a time")
 
