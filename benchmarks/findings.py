@@ -19,14 +19,37 @@ SLO = Latency(95.0, 0.050)
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU seconds that a busy server used, and what it did with them."""
+
+    front_seconds: float
+    """Of the process that was started; its children's are in `whole_seconds` alone."""
+    whole_seconds: float
+    busy: Busy
+    foreign: Foreign
+
+    @property
+    def per_request(self) -> float | None:
+        """Seconds of the whole process tree for a good answer; None without any."""
+        return self.whole_seconds / self.busy.num_good if self.busy.num_good else None
+
+    @property
+    def front_per_request(self) -> float | None:
+        """The front process's part of it."""
+        return self.front_seconds / self.busy.num_good if self.busy.num_good else None
+
+    def __str__(self) -> str:
+        shown = "-" if self.per_request is None else f"{self.per_request * 1e6:.1f}"
+        refused = f"{self.busy.bad_share:.1%} refused"
+        return f"{self.busy.rate:.0f}/s, {shown} us of CPU a good answer, {refused}"
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """What one round found out about one contender."""
 
     limit: Limit
-    cpu_seconds_per_request: float | None
-    """Of the whole process tree, a good answer, in the closed loop."""
-    busy: Busy
-    busy_others: Foreign
+    cost: Cost
     lone: dict[str, Any]
     steps: list[Measured]
 
@@ -34,9 +57,9 @@ class Round:
         """Plain types, for a document."""
         return {
             "limit": asdict(self.limit) | {"at_least": self.limit.at_least},
-            "cpu_seconds_per_request": self.cpu_seconds_per_request,
-            "closed_loop": asdict(self.busy) | {"rate": self.busy.rate},
-            "closed_loop_others": asdict(self.busy_others),
+            "cpu_seconds_per_request": self.cost.per_request,
+            "front_cpu_seconds_per_request": self.cost.front_per_request,
+            "closed_loop": asdict(self.cost) | {"rate": self.cost.busy.rate},
             "lone": self.lone,
             "steps": [entry.to_json() for entry in self.steps],
         }
@@ -96,7 +119,7 @@ def limit_of(entry: Round) -> float | None:
 
 def cpu_of(entry: Round) -> float | None:
     """Seconds a request."""
-    return entry.cpu_seconds_per_request
+    return entry.cost.per_request
 
 
 def lone_of(key: str) -> Callable[[Round], float | None]:
@@ -114,9 +137,10 @@ def lines(findings: Findings) -> list[str]:
 
     row(f"highest rate with {SLO}, /s", limit_of, 1.0, 0)
     row("  of which only a lower bound, %", lambda entry: entry.limit.at_least, 100.0, 0)
-    row("closed loop, good answers, /s", lambda entry: entry.busy.rate, 1.0, 0)
-    row("closed loop, refused, %", lambda entry: entry.busy.bad_share, 100.0, 1)
+    row("closed loop, good answers, /s", lambda entry: entry.cost.busy.rate, 1.0, 0)
+    row("closed loop, refused, %", lambda entry: entry.cost.busy.bad_share, 100.0, 1)
     row("CPU a request, us", cpu_of, 1e6, 1)
+    row("  of the front process, us", lambda entry: entry.cost.front_per_request, 1e6, 1)
     row("lone request, p50, ms", lone_of("response_seconds"), 1e3, 2)
     row("  inside the model, ms", lone_of("infer_seconds"), 1e3, 2)
     row("  added, by Server-Timing, ms", lone_of("added_by_server_seconds"), 1e3, 2)

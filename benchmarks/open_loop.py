@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
+from alarm import Alarm
 from connection import LOST, NO_SOCKET, NOT_CONNECTED, UNANSWERED, Connection, Target
 from machine import facts, print_facts
 from payloads import fraud_bodies
@@ -45,8 +46,8 @@ from steps import HEADING, Recording, Schedule, Step, describe, details, judge, 
 from tailproof.core.slo import Latency, parse
 from tailproof.core.units import format_duration, parse_duration, parse_rate
 
-TIMER_SLACK = 2e-3
-"""Seconds: loop timers are only good to 1 ms, so the rest of a pause is polled away."""
+POLLED = 20e-6
+"""Seconds: a shorter pause than this is not worth setting the alarm."""
 READY_TIMEOUT = 5.0
 """Seconds for the connections that are opened before the first arrival."""
 CEILING_START = 8000.0
@@ -105,11 +106,13 @@ class OpenLoop:
         start = time.perf_counter() + 0.05
         self._due = (self._schedule.offsets + start).tolist()
         give_up = self._loop.create_task(self._watch(start)) if self._rules.give_up else None
+        self._alarm = Alarm(self._loop, self._pace)
         self._pace()
         limit = self._schedule.end + self._rules.drain + 0.05
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._over.wait()
+        self._alarm.close()
         if give_up is not None:
             give_up.cancel()
         await self._close()
@@ -134,8 +137,8 @@ class OpenLoop:
         if index == num:
             return
         pause = due[index] - time.perf_counter()
-        if pause > TIMER_SLACK:
-            self._loop.call_later(pause - TIMER_SLACK, self._pace)
+        if pause > POLLED:
+            self._alarm.set(due[index])
         else:
             self._loop.call_soon(self._pace)
 

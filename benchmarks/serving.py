@@ -17,23 +17,14 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from closed_loop import Busy, ask, keep_busy
+from closed_loop import ask, keep_busy
 from coldstart import cold_starts, memory
 from connection import Target
-from findings import SLO, Findings, Round, document, lines, lone_times
+from findings import SLO, Cost, Findings, Round, document, lines, lone_times
 from limit import Stepper
 from machine import facts, print_facts
 from payloads import fraud_bodies
-from processes import (
-    Foreign,
-    Server,
-    cpu_seconds,
-    foreign_work,
-    pin_client,
-    started,
-    stop_cleanly,
-    wait_quiet,
-)
+from processes import Server, foreign_work, pin_client, started, stop_cleanly, tree, wait_quiet
 from search import Plan
 from steps import HEADING
 from tailproof.core.units import parse_duration
@@ -69,6 +60,8 @@ class Effort:
     cold_repeats: int
     num_requests: int
     plan: Plan
+    patience: float = 5.0
+    """How long a measurement waits for others to finish their work."""
 
 
 FULL = Effort(
@@ -127,29 +120,28 @@ def measure(contender: Contender, effort: Effort, seed: int) -> Round:
     with started(list(contender.command), ready_path=contender.ready_path) as server:
         target = Target.of(f"http://127.0.0.1:{server.port}/predict", fraud_bodies(seed))
         keep_busy(target, CONNECTIONS, 1.0)  # warm-up, not counted
-        cpu, busy, others = cost(server, target, effort.busy)
+        found = cost(server, target, effort)
         lone = lone_times(ask(target, effort.num_lone))
         print(HEADING, file=sys.stderr)
-        stepper = Stepper(server, target, SLO, effort.step, effort.warm_up, seed)
-        limit = stepper.find(max(GUESS * busy.rate, effort.plan.lowest), effort.plan)
-        return Round(limit, cpu, busy, others, lone, stepper.measured)
+        stepper = Stepper(server, target, SLO, effort.step, effort.warm_up, seed, effort.patience)
+        limit = stepper.find(max(GUESS * found.busy.rate, effort.plan.lowest), effort.plan)
+        return Round(limit, found, lone, stepper.measured)
 
 
-def cost(server: Server, target: Target, seconds: float) -> tuple[float | None, Busy, Foreign]:
-    """CPU seconds of the whole process tree for a good answer, while the server is always busy."""
-    wait_quiet(5.0)
+def cost(server: Server, target: Target, effort: Effort) -> Cost:
+    """CPU time of the server while it is always busy."""
+    wait_quiet(effort.patience)
     with foreign_work(server.pid) as others:
-        before = cpu_seconds(server.pid)
-        busy = keep_busy(target, CONNECTIONS, seconds)
-        used = cpu_seconds(server.pid) - before
-    cpu = used / busy.num_good if busy.num_good else None
-    shown = "-" if cpu is None else f"{cpu * 1e6:.1f}"
+        before = tree(server.pid)
+        busy = keep_busy(target, CONNECTIONS, effort.busy)
+        after = tree(server.pid)
+    front = after[0].cpu - before[0].cpu
+    whole = sum(one.cpu for one in after) - sum(one.cpu for one in before)
+    found = Cost(front, whole, busy, others)
     print(
-        f"closed loop ({busy.tool}, {CONNECTIONS} connections): {busy.rate:.0f}/s,"
-        f" {shown} us of CPU a good answer, {busy.bad_share:.1%} refused; {others}",
-        file=sys.stderr,
+        f"closed loop ({busy.tool}, {CONNECTIONS} connections): {found}; {others}", file=sys.stderr
     )
-    return cpu, busy, others
+    return found
 
 
 # --- all rounds -----------------------------------------------------------------------------------

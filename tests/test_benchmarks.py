@@ -3,7 +3,9 @@
 # ruff: noqa: E402  the benchmarks are scripts, so their folder is put on the path first
 
 import asyncio
+import importlib.util
 import itertools
+import json
 import math
 import os
 import socket
@@ -874,6 +876,44 @@ def test_the_raw_route_validates_and_answers() -> None:
     assert processes.tree(pid) == ()
 
 
+def script(name: str) -> Any:
+    """A benchmark as a module under a name of its own: `serving` is a folder of tests, too."""
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_round_measures_a_running_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = script("serving")
+    monkeypatch.setattr(serving, "CONNECTIONS", 4)
+    effort = serving.Effort(
+        rounds=1,
+        step=0.2,
+        warm_up=0.05,
+        busy=1.0,
+        num_lone=5,
+        cold_repeats=1,
+        num_requests=10,
+        plan=Plan(retries=0, confirmations=0, highest=50.0, max_steps=4),
+        patience=0.0,
+    )
+    raw = serving.Contender("raw", (sys.executable, str(BENCHMARKS / "raw_route.py")))
+
+    found = serving.measure(raw, effort, seed=1)
+
+    assert found.cost.per_request > 0
+    assert found.cost.front_per_request == found.cost.per_request
+    assert found.lone["response_seconds"]["p50"] > 0
+    assert found.steps[1].step.offered == 50.0
+    assert 1 <= found.limit.num_steps <= 4
+    document = findings.document(findings.Findings({"raw": [found]}), {}, {})
+    assert json.loads(json.dumps(document))["rounds"]["raw"][0]["steps"]
+
+
 # --- what is made of it ---------------------------------------------------------------------------
 
 
@@ -932,11 +972,21 @@ def test_what_the_server_added_is_total_less_infer() -> None:
     assert "infer_seconds" not in findings.lone_times([closed_loop.Answered(0.1, 200, {})])
 
 
+def cost_of(num_good: int) -> findings.Cost:
+    busy = closed_loop.Busy(1.0, num_good, 0, "own")
+    return findings.Cost(0.02, 0.05, busy, processes.Foreign())
+
+
+def test_cpu_time_is_shared_out_among_the_good_answers() -> None:
+    assert cost_of(100).per_request == pytest.approx(0.0005)
+    assert cost_of(100).front_per_request == pytest.approx(0.0002)
+    assert cost_of(0).per_request is None
+
+
 def test_ratios_are_taken_round_by_round() -> None:
     def round_with(limit: float | None) -> findings.Round:
-        busy = closed_loop.Busy(1.0, 100, 0, "own")
         found = Limit(limit, None, confirmed=True, num_steps=1)
-        return findings.Round(found, 1e-4, busy, processes.Foreign(), {}, [])
+        return findings.Round(found, cost_of(100), {}, [])
 
     both = findings.Findings(
         {

@@ -1,12 +1,15 @@
 """Promises of the server, tested from outside: real processes, real sockets, the contract alone.
 
-    server.py        starts, watches, freezes, kills and stops a server process
-    http_client.py   one HTTP/1.1 connection that can be cut at any point
-    history.py       what the client did and was told, and the offline judge of it
-    traffic.py       traffic that writes a history
-    scrape.py        the server's own account: metrics and access records
-    promises.py      one check a promise; raises AssertionError where it is broken
-    flawed_server.py a small server with switchable flaws, which the same checks must catch
+    server.py         starts, watches, kills and stops a server process; captures its log
+    processes.py      what Linux says about processes; freezes them
+    http_client.py    one HTTP/1.1 connection that can be cut at any point
+    traffic.py        traffic that writes a history
+    history.py        what the client did and was told, and the offline judge of it
+    scrape.py         the server's own account: its metrics
+    model_log.py      the model's own account: what it computed
+    flawed_server.py  a small server with switchable flaws
 
-`test_promise_*` run each check twice: it must pass on Tailproof, and fail on the flaw it names.
+A promise is one check, a coroutine that takes a running server and raises AssertionError. It is
+played on Tailproof, where it must pass, and on the small server with the flaw that breaks the
+promise, where it must fail with the words that name it.
 """

@@ -26,7 +26,6 @@ BAD_REQUESTS = (
     ("POST", "/predict", b'[{"value": 1}, {}]', JSON),
     ("POST", "/predict", b"value=1", (("Content-Type", "application/x-www-form-urlencoded"),)),
     ("POST", "/predict", b" " * (64 * 2**10 + 1), JSON),
-    ("POST", "/predict", b'{"value": 1}', (*JSON, ("X-Request-Timeout-Ms", "soon"))),
     ("GET", "/predict", b"", ()),
     ("DELETE", "/predict", b"", ()),
     ("GET", "/no/such/page", b"", ()),
@@ -35,7 +34,7 @@ BAD_REQUESTS = (
 
 
 async def every_kind_of_request(server: Server, client: Client) -> None:
-    """Good ones, bad ones, a raising model, shed ones, callers who leave, deadlines, a kill."""
+    """Good ones, bad ones, a raising model, shed ones, callers who leave, a kill."""
     for rows in (None, 1, 5, 16, 40):
         await client.predict(rows)
     await client.predict(values=(666.0,))
@@ -51,10 +50,6 @@ async def every_kind_of_request(server: Server, client: Client) -> None:
         for number, one in enumerate(leaving):
             await client.leave(one, reset=bool(number % 2))
         await until_waiting(server, 0)
-        hurried = (("X-Request-Timeout-Ms", "100"),)
-        held += [await client.begin(rows, headers=hurried, fresh=True) for rows in (None, 3)]
-        for one in held[1:]:
-            await client.finish(one)
         held += [await client.begin(4, fresh=True) for _ in range(CAPACITY // 4)]
         await until_waiting(server, CAPACITY)
         for rows in (None, 2, 8):

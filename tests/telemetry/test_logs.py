@@ -83,7 +83,7 @@ def test_an_access_record_says_everything_once() -> None:
 
     assert json.loads(line) == {
         "@timestamp": "2023-11-14T22:13:20.500Z",
-        "log.level": "error",
+        "log.level": "warning",
         "message": "request",
         "event.name": "request",
         "service.name": "tailproof",
@@ -270,6 +270,21 @@ def test_an_event_does_not_overtake_the_requests_before_it() -> None:
 
     names = [json.loads(line)["event.name"] for line in b"".join(kept.handed).splitlines()]
     assert names == ["request", "drain"]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "level"),
+    [
+        (200, "ok", "info"),
+        (422, "client_error", "info"),
+        (429, "shed", "info"),
+        (500, "failed", "error"),
+        (503, "failed", "warning"),
+    ],
+)
+def test_only_our_own_faults_are_errors(status: int, outcome: str, level: str) -> None:
+    line = written("json", lambda log: access(log, status=status, outcome=outcome))
+    assert json.loads(line)["log.level"] == level
 
 
 # Forged lines

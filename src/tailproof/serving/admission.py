@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from granian.rsgi import ProtocolClosed
+from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
 from tailproof.core.errors import BodyTimeout, Malformed, TooLarge, UnsupportedType
 from tailproof.serving.settings import ServerSettings

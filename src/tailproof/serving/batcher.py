@@ -51,6 +51,16 @@ class Waiting:
     missing: int
     outputs: dict[str, list[Any]] = field(default_factory=dict)
 
+    def take(self, start: int, outputs: dict[str, list[Any]]) -> None:
+        """Keep the values of the rows from `start`; batches may end in any order."""
+        num_rows = self.queued.rows
+        for name, values in outputs.items():
+            if len(values) == num_rows:
+                self.outputs[name] = values
+            else:
+                whole = self.outputs.setdefault(name, [None] * num_rows)
+                whole[start : start + len(values)] = values
+
 
 @dataclass(slots=True)
 class Flight:
@@ -188,8 +198,7 @@ class Batcher:
         for part, offset in _offsets(decision):
             waiting: Waiting = part.request.payload
             count = part.stop - part.start
-            for name, values in outputs.items():
-                waiting.outputs.setdefault(name, []).extend(values[offset : offset + count])
+            waiting.take(part.start, {k: v[offset : offset + count] for k, v in outputs.items()})
             waiting.missing -= count
             if waiting.missing == 0 and self._waiting.pop(waiting.ticket, None) is not None:
                 waiting.ticket.completed(Answer(waiting.outputs, decision.rows, worker, cold))

@@ -61,6 +61,7 @@ class Exchange:
         "rows",
         "timeline",
         "trace",
+        "unread",
         "version",
         "worker",
     )
@@ -81,6 +82,8 @@ class Exchange:
         self.done: asyncio.Future[None] | None = None
         self.request_id = ""
         self.trace: Trace | None = None
+        self.unread = False
+        """The request has a body that nobody has read: its connection cannot be used again."""
         self.account = desk.metrics.received(model, route)
 
     def identify(self, headers: Any) -> None:
@@ -89,6 +92,7 @@ class Exchange:
         traceparent = headers.get("traceparent")
         if traceparent is not None:
             self.trace = parse_traceparent(traceparent)
+        self.unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
     def answer(
         self,
@@ -106,7 +110,7 @@ class Exchange:
         self.timeline.answered = desk.clock() - self.arrived
         headers.append(("x-request-id", self.request_id))
         headers.append(desk.replica_header)
-        if desk.draining:
+        if desk.draining or self.unread:
             headers.append(("connection", "close"))
         self.proto.response_bytes(status, headers, body)
         self._close(status, outcome, fault)

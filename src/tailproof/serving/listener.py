@@ -14,7 +14,7 @@ from typing import Any
 
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
-from granian.net import SocketHolder
+from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.server.embed import Server as Granian
 
 from tailproof.core.errors import ConfigError
@@ -68,7 +68,7 @@ class Listener:
         if sys.platform == "linux":
             _drop_newcomers(self._socket)
             await asyncio.sleep(TURN_AWAY_SECONDS)
-        self._http.stop()
+        self._http.stop()  # type: ignore[no-untyped-call]
         await asyncio.sleep(0)  # granian's stop is a turn of the loop away
         _turn_away_backlog(self._socket)
         self._socket.close()
@@ -100,8 +100,9 @@ class _Server(Granian):
         )
 
     def _init_shared_socket(self) -> None:
-        self._shd = SocketHolder(os.dup(self._listening.fileno()), False, BACKLOG)
-        self._sfd, self._ssp = self._shd.get_fd(), None
+        make: Any = SocketHolder  # its stub says that it takes nothing
+        holder = make(os.dup(self._listening.fileno()), False, BACKLOG)
+        self._shd, self._sfd, self._ssp = holder, holder.get_fd(), None
 
 
 def _bound(settings: ServerSettings) -> socket.socket:

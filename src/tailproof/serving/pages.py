@@ -1,5 +1,6 @@
 """What people look at, and what is rare: FastAPI behind the hot routes."""
 
+import asyncio
 from collections.abc import MutableMapping
 from html import escape
 from string import Template
@@ -42,9 +43,14 @@ class Pages:
     async def render(self, scope: Any) -> tuple[int, Headers, bytes]:
         """Run FastAPI on a request without a body, and collect its whole answer."""
         status, headers, chunks = 500, [], []
+        messages = iter(({"type": "http.request", "body": b"", "more_body": False},))
+        answered = asyncio.Event()
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            for message in messages:
+                return message
+            await answered.wait()  # whoever asks again waits for the client to leave
+            return {"type": "http.disconnect"}
 
         async def send(message: MutableMapping[str, Any]) -> None:
             nonlocal status, headers
@@ -55,6 +61,8 @@ class Pages:
                 ]
             elif message["type"] == "http.response.body":
                 chunks.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    answered.set()
 
         await self._app(_asgi_scope(scope), receive, send)
         kept = [(key, value) for key, value in headers if key != "content-length"]

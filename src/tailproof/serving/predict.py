@@ -67,6 +67,7 @@ class Predictor:
     ) -> None:
         """Handle one request to its answer. Raises RequestError, ClientLeft."""
         body = await self._bodies.read_json(headers, proto)
+        exchange.unread = False
         rows, is_list = service.validator.rows(body)
         exchange.rows = len(rows)
         exchange.version = service.manifest.version if service.manifest else None

@@ -268,7 +268,7 @@ class Log:
         pending.append(
             Access(
                 "",  # all records of a flush get one time
-                "error" if outcome == "failed" else "info",
+                _level(status, outcome),
                 "request",
                 "request",
                 SERVICE,
@@ -435,6 +435,13 @@ def _fit(lines: bytes) -> bool:
             return False
         start = newline + 1
     return True
+
+
+def _level(status: int, outcome: str) -> Level:
+    """Our own faults are errors; that nobody could answer is a warning."""
+    if outcome != "failed":
+        return "info"
+    return "warning" if status == 503 else "error"
 
 
 def _milliseconds(seconds: float | None) -> float | None:
