@@ -69,7 +69,10 @@ class ServerSettings:
         30.0, "answer 504 to a request that is older than this", unit="duration"
     )
     header_timeout: Timeout = setting(
-        10.0, "close a connection whose request header takes longer", unit="duration"
+        75.0,
+        "close a connection that sends no whole request header for so long; longer than a load "
+        "balancer in front keeps idle connections",
+        unit="duration",
     )
     body_timeout: Timeout = setting(30.0, "answer 408 to a body that takes longer", unit="duration")
     max_body: BodySize = setting(16 * 2**20, "answer 413 to a body over this size", unit="size")
