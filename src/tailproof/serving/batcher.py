@@ -141,17 +141,17 @@ class Batcher:
                 self._fail(part.request.payload.ticket, error)
 
     def done(self, worker: Worker, frame: frames.Result | frames.Failed, body: memoryview) -> None:
-        """A batch came back: start the next one first, then hand out the answers."""
+        """A batch came back: start the next one, then hand out the answers."""
         flight = self._flights.pop(frame.batch_id)
         now = self._clock()
         rows = flight.decision.rows
         succeeded = isinstance(frame, frames.Result)
         occupied = now - max(flight.dispatched, worker.last_finished)
         self.policy.finished(rows, occupied if succeeded else None, now)
-        self._turn()
         for part in flight.decision.parts:
             _stamp(part, flight, worker.last_finished, frame)
         if isinstance(frame, frames.Result):
+            self._turn()
             cold, worker.is_cold = worker.is_cold, False
             self._observe.batch(worker, frame, rows)
             self._hand_out(flight, frame, body, cold=cold)
@@ -160,6 +160,7 @@ class Batcher:
             for part in flight.decision.parts:
                 error = ModelFailed("the model raised", reason=frame.error)
                 self._fail(part.request.payload.ticket, error)
+            self._turn()
 
     def _schedule_turn(self) -> None:
         """Decide at the end of this turn of the loop: what arrived together goes together."""

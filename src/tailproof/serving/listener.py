@@ -71,6 +71,10 @@ class Listener:
         self._http.stop()  # type: ignore[no-untyped-call]
         await asyncio.sleep(0)  # granian's stop is a turn of the loop away
         _turn_away_backlog(self._socket)
+        self.close()
+
+    def close(self) -> None:
+        """Give the address back. `stop_accepting` does so by itself."""
         self._socket.close()
 
     @property
