@@ -10,7 +10,7 @@ import numpy as np
 from closed_loop import ask
 from connection import Target
 from open_loop import Rules, send
-from processes import Foreign, Server, foreign_work, wait_quiet
+from processes import Foreign, Server, cpu_seconds, foreign_work, wait_quiet
 from search import Limit, Plan, highest_rate
 from steps import Class, Step, classify, describe, judge, steady
 from tailproof.core.slo import Latency
@@ -27,15 +27,21 @@ COOL_DOWN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One step, its class and who else was working meanwhile."""
+    """One step, its class, and who worked meanwhile."""
 
     step: Step
     kind: Class
+    cpu_per_request: float | None
+    """Seconds of the server's process tree for a good answer, warm-up included; None: no answer."""
     foreign: Foreign
 
     def to_json(self) -> dict[str, Any]:
         """Plain types, for a document."""
-        return asdict(self.step) | {"class": self.kind, "others": asdict(self.foreign)}
+        return asdict(self.step) | {
+            "class": self.kind,
+            "cpu_seconds_per_request": self.cpu_per_request,
+            "others": asdict(self.foreign),
+        }
 
 
 @dataclass(slots=True)
@@ -71,10 +77,14 @@ class Stepper:
         schedule = steady("poisson", rate, self.warm_up, seconds, rng)
         wait_quiet(self.patience)
         with foreign_work(self.server.pid) as foreign:
+            before = cpu_seconds(self.server.pid)
             recording = send(self.target, schedule, rng, self._rules(rate))
-        step = judge(recording, self.slo)
-        self.measured.append(Measured(step, self._class(step), foreign))
-        print(f"{describe(step)}; {self.measured[-1].kind}; {foreign}", file=sys.stderr)
+            used = cpu_seconds(self.server.pid) - before
+        step, num_good = judge(recording, self.slo), int(np.sum(recording.good))
+        cpu = used / num_good if num_good else None
+        self.measured.append(Measured(step, self._class(step), cpu, foreign))
+        shown = "-" if cpu is None else f"{cpu * 1e6:.0f} us"
+        print(f"{describe(step)}; {self.measured[-1].kind}; {shown}; {foreign}", file=sys.stderr)
         self._cool_down()
         return self.measured[-1]
 

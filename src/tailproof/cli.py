@@ -69,8 +69,8 @@ _config_option = click.option(
 def serve(models: tuple[str, ...], file: Path | None, **flags: object) -> int:
     """Serve models: those named here, or those of the file.
 
-    A MODEL is models:/name@alias, models:/name/3, runs:/id/path, an MLflow model folder, a
-    .skops, .joblib or .pkl file, python:module:Class or demo:fraud.
+    A MODEL is models:/name@alias, models:/name/3, an MLflow model folder, python:module:Class,
+    demo:fraud, or fake:?fixed=5ms for trying things out.
     """
     # a user's own classes are found where the command is run, as with `python -m`
     sys.path.append(str(Path.cwd()))

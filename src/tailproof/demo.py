@@ -101,6 +101,8 @@ def run(directory: Path, *, port: int | None, keep: bool, as_json: bool) -> int:
         click.echo(line, err=as_json)
 
     chosen = _choose_port(port)
+    if port is None and chosen != PREFERRED_PORT:
+        say(f"port {PREFERRED_PORT} is taken; the demo uses {chosen}")
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     with _terminate_like_interrupt():
@@ -267,7 +269,8 @@ def _register(directory: Path, say: Say) -> Registered:
 def _serving(directory: Path, tracking_uri: str, port: int, say: Say) -> Iterator[Server]:
     """The server as a process of its own; stopped at the end, whatever happens."""
     command = ["serve", f"models:/{NAME}@{ALIAS}", "--slo", SLO, "--port", str(port)]
-    say(f'\n[2/4] tailproof serve models:/{NAME}@{ALIAS} --slo "{SLO}" --port {port}')
+    say(f'\n[2/4] tailproof serve models:/{NAME}@{ALIAS} --slo "{SLO}" --port {port} \\')
+    say(f"        --tracking-uri {tracking_uri}")
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("TAILPROOF_")}
     log = directory / "server.log"
     with log.open("wb") as output:

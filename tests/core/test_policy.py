@@ -332,7 +332,7 @@ def test_a_giant_does_not_wait_for_the_workers_only_for_the_queue() -> None:
         (0.0011, 1, True, "just in time"),
         (0.0011, 2, False, "with a second row it would be late"),
         (0.0021, 2, True, "a moment later it is not"),
-        (0.5, 1, True, "the batch is overdue: it may end at any time"),
+        (0.0789, 1, True, "the batch is 38.9 ms late, and will be as late again: just in time"),
     ],
 )
 def test_hopeless_behind_a_long_batch(now: float, rows: int, admitted: bool, why: str) -> None:
@@ -634,6 +634,19 @@ def test_rare_stalls_do_not_close_the_door() -> None:
     by_the_tail_alone = Policy(limits, tail, lambda: 0.5)
     by_the_tail_alone.set_workers(1)
     assert by_the_tail_alone.capacity_rows == 1  # why the typical time is asked at all
+
+
+def test_behind_a_batch_that_has_stalled_nobody_waits_in_vain() -> None:
+    target = policy(exact(lambda _rows: 0.003), threshold=SLO)
+    admit(target, 1)
+    assert isinstance(target.next_batch(0.0), Dispatch)
+    admit(target, 1, now=0.004)  # a little late: what of it
+
+    refused = target.arrive(Queued(1, 1.0), 1.0)  # late by a second: as much again, one expects
+
+    assert isinstance(refused, Refuse)
+    assert refused.reason == "hopeless"
+    assert refused.retry_after > 0.5
 
 
 def test_what_is_hopeless_even_by_the_typical_time_is_refused() -> None:

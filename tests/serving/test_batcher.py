@@ -100,7 +100,7 @@ class Bench:
     async def fail(self, index: int = 0) -> None:
         worker, batch, _ = self.workers.sent.pop(index)
         worker.in_flight.discard(batch.batch_id)
-        failed = frames.Failed(batch.batch_id, 1.0, 1.0, "ValueError", "of the model's own")
+        failed = frames.Failed(batch.batch_id, 1.0, 1.0, "ValueError", "of the model's own", "a stack")
         self.batcher.done(worker, failed, memoryview(b""))
         await self.turn()
 

@@ -36,6 +36,7 @@ class Told:
         self.results: list[frames.Result | frames.Failed] = []
         self.values: list[list[float]] = []
         self.output: list[str] = []
+        self.delays: list[float] = []
         self.stages: list[str] = []
 
     def worker_progress(self, worker: Worker) -> None:
@@ -49,6 +50,9 @@ class Told:
 
     def worker_lost(self, _worker: Worker, reason: str, batch_ids: set[int]) -> None:
         self.lost.append((reason, batch_ids))
+
+    def worker_restarts(self, _worker: Worker, delay: float) -> None:
+        self.delays.append(delay)
 
     def worker_output(self, _worker: Worker, line: str) -> None:
         self.output.append(line)
@@ -85,7 +89,8 @@ def with_pool(
     told = Told()
 
     async def run() -> None:
-        pool = Pool(ModelSpec(source=source, name="m", **spec), size, (1, 2), told, monotonic)
+        order = frames.Load(ModelSpec(source=source, name="m", **spec), (1, 2), 1.0)
+        pool = Pool(order, size, told, monotonic)
         pool.start()
         pids: set[int] = set()
         try:
@@ -175,7 +180,32 @@ def test_a_model_that_cannot_be_loaded_is_told_and_tried_again() -> None:
         assert pool.num_ready == 0
 
     told = with_pool("fake:?fail_load=broken", scenario)
-    assert "broken" in told.failures[0].message
+    assert told.failures[0].message == "broken"
+    assert told.failures[0].stack is None  # our own sentence, which may be shown
+    assert told.lost[0][0] == "load_failed"
+    assert told.delays[0] == FIRST_DELAY
+
+
+def test_an_error_of_the_model_comes_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text(
+        "class Model:\n"
+        "    def load(self):\n"
+        "        raise ValueError('no weights')\n"
+        "    def predict(self, columns):\n"
+        "        return columns['value']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario(_pool: Pool, told: Told) -> None:
+        await until(lambda: told.failures, "told of the failure")
+
+    told = with_pool("python:broken:Model", scenario)
+    stack = told.failures[0].stack
+    assert stack is not None
+    assert "line 3, in load" in stack
+    assert "no weights" in stack
 
 
 def test_what_the_model_prints_is_relayed_line_by_line(
@@ -220,10 +250,10 @@ def test_a_worker_that_computes_dies_with_its_front(tmp_path: Path) -> None:
     script.write_text(
         "import asyncio, sys\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from tests.workers.test_pool import Pool, Told, ModelSpec, batch, monotonic, until\n"
+        "from tests.workers.test_pool import *\n"
         "async def main():\n"
         "    spec = ModelSpec(source='fake:?hang_value=668', name='m')\n"
-        "    pool = Pool(spec, 1, (1,), Told(), monotonic)\n"
+        "    pool = Pool(frames.Load(spec, (1,), 1.0), 1, Told(), monotonic)\n"
         "    pool.start()\n"
         "    await until(lambda: pool.num_ready == 1, 'ready')\n"
         "    pool.submit(*batch(1, 668.0))\n"
@@ -286,9 +316,17 @@ def test_warm_up_tries_each_size_and_respects_the_models_own_maximum() -> None:
     from tailproof.models.runtimes import load
 
     spec = ModelSpec(source="fake:?max=4", name="m")
-    samples = warm_up(load(spec, lambda _stage: None), (1, 2, 4, 8, 16))
+    samples = warm_up(load(spec, lambda _stage: None), (1, 2, 4, 8, 16), 1.0)
     assert sorted({rows for rows, _ in samples}) == [1, 2, 4]
     assert all(seconds >= 0.0 for _, seconds in samples)
+
+
+def test_warm_up_does_not_try_what_no_slo_allows() -> None:
+    from tailproof.models.runtimes import load
+
+    spec = ModelSpec(source="fake:?per_row=10ms", name="m")
+    samples = warm_up(load(spec, lambda _stage: None), (1, 2, 4, 8, 16), 0.03)
+    assert sorted({rows for rows, _ in samples}) == [1, 2, 4]  # 4 rows are the first over 30 ms
 
 
 def test_states_have_the_names_of_the_metric() -> None:

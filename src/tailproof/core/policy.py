@@ -418,11 +418,19 @@ class Policy:
             return 0.0
         num_ahead = (rows - 1) // bounds.batch_rows
         rounds, worker = divmod(num_ahead, self._workers)
-        wait = max(self._free_at[worker] - now, 0.0) + rounds * bounds.full_seconds
+        wait = self._waits(now)[worker] + rounds * bounds.full_seconds
         if wait + bounds.batch_seconds <= threshold:
             return 0.0
         own = _seconds_of(self._typical, min(rows, bounds.batch_rows))
         return wait + own - threshold
+
+    def _waits(self, now: float) -> list[float]:
+        """Seconds until each worker is free, soonest first.
+
+        A batch that is overdue is expected to take as long again as it is late: what has stalled
+        for a second rarely ends in the next millisecond.
+        """
+        return sorted(0.0 if end == -math.inf else abs(end - now) for end in self._free_at)
 
     def _refuse_full(self, excess: int, now: float) -> Refuse:
         """`excess`: rows that must leave the queue first."""

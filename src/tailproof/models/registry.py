@@ -91,7 +91,10 @@ def _check_database(uri: str) -> None:
     if parts.scheme.partition("+")[0] != "sqlite" or parts.path in ("", "/", "/:memory:"):
         return
     if not Path(unquote(parts.path.removeprefix("/"))).is_file():
-        raise ModelError("the MLflow database of the tracking URI does not exist")
+        raise ModelError(
+            "the tracking URI's MLflow database does not exist: set --tracking-uri, "
+            "or MLFLOW_TRACKING_URI, to the one that knows the model"
+        )
 
 
 def _version_of(client: Any, source: Registered) -> Any:

@@ -85,9 +85,9 @@ class App:
             self._bodies.sweep()
             self._predictor.sweep(self._desk.clock())
 
-    def abandon(self) -> None:
-        """The time to drain is over: tell every open request."""
-        self._predictor.abandon()
+    def abandon(self) -> int:
+        """The time to drain is over: tell every open request. Returns how many there were."""
+        return self._predictor.abandon()
 
     def _table(self) -> dict[str, Route]:
         routes = {

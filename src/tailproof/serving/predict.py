@@ -83,10 +83,12 @@ class Predictor:
             del self._open[prediction]
             watch.cancel()
 
-    def abandon(self) -> None:
-        """Answer 503 to every request that is still open: the process ends."""
-        for prediction in list(self._open):
+    def abandon(self) -> int:
+        """Answer 503 to every request that is still open: the process ends. Returns how many."""
+        still_open = [one for one in self._open if not one.exchange.closed]
+        for prediction in still_open:
             prediction.end(Unavailable("the server is stopping", reason="draining"))
+        return len(still_open)
 
     def sweep(self, now: float) -> None:
         """Answer 504 to every request that is over the timeout."""

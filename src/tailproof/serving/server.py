@@ -38,6 +38,7 @@ class _Server:
         self._settings = settings
         self._models = models
         self._in_terminal = self._signalled = False
+        self._num_cut_off = 0
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -49,7 +50,7 @@ class _Server:
         metrics = Metrics(CollectorRegistry(), ROUTES)
         metrics.log_dropped = lambda: writer.dropped
         self._desk = Desk(metrics, self._log, clock.monotonic, secrets.token_hex(4))
-        services = {
+        services = self._services = {
             model.name: ModelService(model, metrics, self._log, clock.monotonic)
             for model in self._models
         }
@@ -67,9 +68,14 @@ class _Server:
         clean = await self._drain(listener)
         sweep.cancel()
         await asyncio.gather(*(service.stop() for service in services.values()))
-        self._log.event("server.stopped", "stopped", "info")
+        self._log.event("server.stopped", self._last_sentence(), "info" if clean else "warning")
         writer.close(LAST_WORDS)
         return 0 if clean and self._signalled else 1
+
+    def _last_sentence(self) -> str:
+        if not self._num_cut_off:
+            return "stopped"
+        return f"stopped; {self._num_cut_off} requests were cut off with 503"
 
     def _announce(self, url: str) -> None:
         for model in self._models:
@@ -105,11 +111,12 @@ class _Server:
         settings = self._settings
         self._desk.draining = True
         self._log.event("server.draining", "not ready; still answering", "info")
-        if not self._in_terminal:
+        was_ready = any(service.manifest is not None for service in self._services.values())
+        if was_ready and not self._in_terminal:  # else no load balancer sends anything
             await self._unless_stopped(settings.drain_delay)
         stop_accepting = asyncio.create_task(listener.stop_accepting())
         await self._unless_stopped(settings.drain_timeout, stop_accepting, listener.finished)
-        self._app.abandon()
+        self._num_cut_off = self._app.abandon()
         if listener.finished.done():
             return True
         await asyncio.wait([listener.finished], timeout=LAST_WORDS)

@@ -11,6 +11,7 @@ from tailproof.core import slo
 from tailproof.core.errors import ConfigError, Unavailable
 from tailproof.core.latency_model import LatencyModel
 from tailproof.core.policy import Limits, Policy
+from tailproof.core.units import format_duration
 from tailproof.models.manifest import Manifest, digest
 from tailproof.models.signature import Validator
 from tailproof.models.source import ModelSpec
@@ -26,6 +27,9 @@ ROUTES = ("/predict", "/models/{name}/predict")
 """Route templates of every model."""
 
 TYPICAL_QUANTILE = 0.5
+
+LONGEST_WARMUP_BATCH = 1.0
+"""Seconds: without an SLO, larger batches than the first that takes so long are not tried."""
 
 DEFAULT_MAX_BATCH = 256
 """Most rows in a batch when neither the user nor the model says anything."""
@@ -61,7 +65,7 @@ class ModelService:
         self._encoder: NativeEncoder | None = None
         tail, typical = LatencyModel(), LatencyModel(TYPICAL_QUANTILE)
         self._policy = Policy(_limits(settings, None), tail, random.random, typical)
-        self._pool = Pool(_spec(settings), settings.workers, _warmup_sizes(settings), self, clock)
+        self._pool = Pool(_load_order(settings), settings.workers, self, clock)
         self._batcher = Batcher(self._policy, self._pool, self._columns, self, clock)
         self.metrics = metrics.model(self.name, settings.slo, ROUTES, self._live_state)
 
@@ -174,22 +178,31 @@ class ModelService:
         )
 
     def worker_load_failed(self, worker: Worker, failure: frames.LoadFailed) -> None:
-        self.reason = (
-            failure.message
-            if failure.expected
-            else f"the model raised {failure.error} while loading"
-        )
+        self.reason = failure.message
+        if failure.stack is not None:
+            self.reason = f"loading raised {failure.error}; the log says where"
         self.metrics.load_failed()
         self._event(
-            "model.load_failed", failure.message, worker, level="error", error=failure.error
+            "model.load_failed",
+            failure.message,
+            worker,
+            level="error",
+            error=failure.error,
+            stack=failure.stack,
         )
 
     def worker_lost(self, worker: Worker, reason: str, batch_ids: set[int]) -> None:
         self._batcher.lost(batch_ids, reason)
         self._batcher.workers_changed()
-        if reason != "stopped":
-            self.metrics.worker_restart(reason)
+        if reason == "stopped":
+            return
+        self.metrics.worker_restart(reason)
+        if reason != "load_failed":
             self._event("worker.lost", reason, worker, level="warning")
+
+    def worker_restarts(self, worker: Worker, delay: float) -> None:
+        when = f"in {format_duration(delay)}" if delay else "now"
+        self._event("worker.restarts", f"another worker starts {when}", worker)
 
     def worker_output(self, worker: Worker, line: str) -> None:
         self._event("worker.output", line, worker)
@@ -209,7 +222,14 @@ class ModelService:
 
     def batch_failed(self, worker: Worker, frame: frames.Failed, rows: int) -> None:
         self.metrics.batch_failed(self.version)
-        self._event("model.raised", frame.message, worker, level="error", error=frame.error)
+        self._event(
+            "model.raised",
+            frame.message,
+            worker,
+            level="error",
+            error=frame.error,
+            stack=frame.stack,
+        )
 
     def _accept(self, loaded: frames.Loaded) -> None:
         """Take over what a worker found out about the model. Raises ConfigError."""
@@ -256,6 +276,13 @@ def _spec(settings: ModelSettings) -> ModelSpec:
         tracking_uri=settings.tracking_uri,
         columns=tuple({"name": name, **table} for name, table in columns.items()),
     )
+
+
+def _load_order(settings: ModelSettings) -> frames.Load:
+    """What to load, and how to warm it up: no batch over the SLO will ever be formed."""
+    latencies = slo.latencies(settings.slo)
+    longest = latencies[0].threshold if latencies else LONGEST_WARMUP_BATCH
+    return frames.Load(_spec(settings), _warmup_sizes(settings), longest)
 
 
 def _warmup_sizes(settings: ModelSettings) -> tuple[int, ...]:

@@ -46,6 +46,7 @@ NAMES = {
     "status": "http.response.status_code",
     "error": "error.type",
     "error_message": "error.message",
+    "stack": "error.stack_trace",
     "model": "model.name",
     "version": "model.version",
 }

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,6 +25,10 @@ from tailproof.workers.pauses import GcPauses
 WARMUP_REPEATS = 3
 WARMUP_SECONDS = 10.0
 """No further batch size is tried once the warm-up has taken this long."""
+
+STACK_FRAMES = 5
+STACK_CHARACTERS = 4000
+"""What of a stack goes to the log, from its end: enough to find the line."""
 
 _READ_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
@@ -55,12 +60,11 @@ def _prepare(connection: socket.socket, order: frames.Load) -> Runtime | None:
         load_seconds = time.monotonic() - begin
         progress("warming up")
         begin = time.monotonic()
-        samples = warm_up(loaded, order.warmup_rows)
-    except TailproofError as error:
-        _send(connection, frames.LoadFailed(type(error).__name__, str(error), expected=True))
-        return None
+        samples = warm_up(loaded, order.warmup_rows, order.longest_batch)
     except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-        _send(connection, frames.LoadFailed(type(error).__name__, str(error), expected=False))
+        ours = isinstance(error, TailproofError) and error.__cause__ is None
+        stack = None if ours else stack_of(error)
+        _send(connection, frames.LoadFailed(type(error).__name__, str(error), stack))
         return None
     warmup_seconds = time.monotonic() - begin
     gc.collect()
@@ -69,23 +73,35 @@ def _prepare(connection: socket.socket, order: frames.Load) -> Runtime | None:
     return loaded.runtime
 
 
-def warm_up(loaded: LoadedModel, sizes: tuple[int, ...]) -> tuple[tuple[int, float], ...]:
+def warm_up(
+    loaded: LoadedModel, sizes: tuple[int, ...], longest: float
+) -> tuple[tuple[int, float], ...]:
     """Run the example at each batch size, smallest first: (rows, seconds) of every run.
 
-    Sizes over the model's own maximum are skipped. Raises what the model raises.
+    Sizes over the model's own maximum are skipped, and those beyond the first that never took
+    less than `longest` seconds: no such batch will be formed. Raises what the model raises.
     """
     limit = loaded.manifest.max_rows or max(sizes, default=1)
     begin = time.monotonic()
     samples = []
     for rows in sorted({min(size, limit) for size in sizes}):
         columns = _repeat(loaded.example, rows)
-        for _ in range(WARMUP_REPEATS):
-            started = time.monotonic()
-            loaded.runtime.predict(columns, rows)
-            samples.append((rows, time.monotonic() - started))
-        if time.monotonic() - begin > WARMUP_SECONDS:
+        seconds = [_seconds(loaded.runtime, columns, rows) for _ in range(WARMUP_REPEATS)]
+        samples += [(rows, taken) for taken in seconds]
+        if min(seconds) > longest or time.monotonic() - begin > WARMUP_SECONDS:
             break
     return tuple(samples)
+
+
+def _seconds(runtime: Runtime, columns: Columns, rows: int) -> float:
+    started = time.monotonic()
+    runtime.predict(columns, rows)
+    return time.monotonic() - started
+
+
+def stack_of(error: BaseException) -> str:
+    """The innermost frames of an exception and of what caused it, ending in its message."""
+    return "".join(traceback.format_exception(error, limit=-STACK_FRAMES))[-STACK_CHARACTERS:]
 
 
 def _compute(
@@ -106,7 +122,7 @@ def _compute(
             described, data = frames.pack(outputs)
         except Exception as error:  # noqa: BLE001  the model's own code may raise anything
             stamps = (started, time.monotonic())
-            reason = (type(error).__name__, str(error))
+            reason = (type(error).__name__, str(error), stack_of(error))
             _send(connection, frames.Failed(batch.batch_id, *stamps, *reason))
             continue
         result = frames.Result(
@@ -151,6 +167,8 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
+        sys.stdout.flush()
+        os._exit(code)  # the model's libraries may take seconds to tear themselves down
     except (BrokenPipeError, ConnectionResetError, StopIteration):
         sys.exit(0)  # the front is gone; there is nobody to tell

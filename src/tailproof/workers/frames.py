@@ -38,6 +38,8 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
 
     spec: ModelSpec
     warmup_rows: tuple[int, ...]
+    longest_batch: float
+    """Seconds: sizes beyond the first that takes longer are not tried."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -60,8 +62,9 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
 
     error: str
     message: str
-    expected: bool
-    """The message is our own and may be shown; otherwise it is the model's and for the log."""
+    stack: str | None
+    """Where in the model's own code it was raised. Its message is then for the log alone; one
+    without a stack is our own and may be shown."""
 
 
 class Batch(msgspec.Struct, frozen=True, tag="batch"):
@@ -84,13 +87,14 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Worker -> front: the model raised. `error` is the type's name, `message` is for the log."""
+    """Worker -> front: the model raised. `error` is the type's name; the rest is for the log."""
 
     batch_id: int
     started: float
     finished: float
     error: str
     message: str
+    stack: str
 
 
 Frame = Load | Progress | Loaded | LoadFailed | Batch | Result | Failed

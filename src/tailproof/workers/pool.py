@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, cast
 
-from tailproof.models.source import ModelSpec
 from tailproof.workers import frames
 
 SHORT_LIFE = 30.0
@@ -21,6 +20,7 @@ SERVED_DELAY_LIMIT = 2.0
 """Longest back-off of a worker that had been ready: it may well serve again."""
 FAILED_DELAY_LIMIT = 30.0
 """Longest back-off of a worker that never got ready."""
+FAILED_STAGE = "failed"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 MAX_OUTPUT_LINE = 64 * 2**10
 
@@ -63,7 +63,13 @@ class Listener(Protocol):
         """It could not load the model and ends."""
 
     def worker_lost(self, worker: Worker, reason: str, batch_ids: set[int]) -> None:
-        """It ended (`signal 9`, `exit 1`, ..., `stopped` by us) and took these batches along."""
+        """It ended and took these batches along.
+
+        `reason`: `signal 9`, `exit 1`, ...; `load_failed` after that was told; `stopped` by us.
+        """
+
+    def worker_restarts(self, worker: Worker, delay: float) -> None:
+        """Its successor starts in `delay` seconds."""
 
     def worker_output(self, worker: Worker, line: str) -> None:
         """The model printed something."""
@@ -90,13 +96,12 @@ class Pool:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        load: frames.Load,
         size: int,
-        warmup_rows: tuple[int, ...],
         listener: Listener,
         clock: Callable[[], float],
     ) -> None:
-        self._load = frames.Load(spec, warmup_rows)
+        self._load = load
         self._listener = listener
         self._clock = clock
         self._environment = _environment(size)
@@ -140,11 +145,13 @@ class Pool:
             try:
                 await self._live(worker)
             except OSError as error:  # no process or file descriptor to be had
-                failure = frames.LoadFailed(type(error).__name__, str(error), expected=False)
+                failure = frames.LoadFailed(type(error).__name__, str(error), stack="")
                 self._listener.worker_load_failed(worker, failure)
             was_ready, lived = worker.ready_at is not None, self._clock() - began
             short_lives = short_lives + 1 if lived < SHORT_LIFE or not was_ready else 0
-            await asyncio.sleep(restart_delay(short_lives, was_ready=was_ready))
+            delay = restart_delay(short_lives, was_ready=was_ready)
+            self._listener.worker_restarts(worker, delay)
+            await asyncio.sleep(delay)
 
     async def _live(self, worker: Worker) -> None:
         """Run one worker process from start to end."""
@@ -179,6 +186,8 @@ class Pool:
 
     def _bury(self, worker: Worker, code: int) -> None:
         reason = f"signal {-code}" if code < 0 else f"exit {code}"
+        if worker.stage == FAILED_STAGE:
+            reason = "load_failed"
         worker.state = State.DEAD
         lost, worker.in_flight = worker.in_flight, set()
         self._listener.worker_lost(worker, "stopped" if self._stopping else reason, lost)
@@ -198,7 +207,7 @@ class Pool:
                 worker.ready_at = worker.last_finished = self._clock()
                 self._listener.worker_ready(worker, frame)
             case frames.LoadFailed():
-                worker.stage = "failed"
+                worker.stage = FAILED_STAGE
                 self._listener.worker_load_failed(worker, frame)
             case _:
                 raise frames.FrameError(f"a worker does not send {type(frame).__name__}")
@@ -254,7 +263,9 @@ def _environment(num_workers: int) -> dict[str, str]:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = str(max(1, ((cores or 1) - 1) // num_workers))
-    return {**dict.fromkeys(THREAD_VARIABLES, threads), **os.environ}
+    # what a model prints is wanted when it prints it, not when a buffer is full
+    ours = dict.fromkeys(THREAD_VARIABLES, threads) | {"PYTHONUNBUFFERED": "1"}
+    return {**ours, **os.environ}
 
 
 async def _ended(process: asyncio.subprocess.Process, patience: float = 0.2) -> None:
