@@ -34,8 +34,8 @@ CONNECTIONS = 256
 """Of the closed loop that keeps the server busy."""
 GUESS = 0.7
 """The search begins at this share of the closed-loop rate."""
-CLIENT_CEILING = 16_000.0
-"""A second: two thirds of what `open_loop.py --ceiling` shows; limits beyond are "at least"."""
+CLIENT_CEILING = 20_000.0
+"""A second: well below what `open_loop.py --ceiling` shows; limits beyond are "at least"."""
 MODEL = "demo:fraud"
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ import coldstart
 import findings
 import overload
 import processes
+from alarm import Alarm
 from connection import (
     LOST,
     NO_SOCKET,
@@ -514,6 +516,44 @@ def test_bodies_are_many_and_seeded() -> None:
     assert len(set(fraud_bodies(1))) == 500
     assert fraud_bodies(1) == fraud_bodies(1)
     assert fraud_bodies(1) != fraud_bodies(2)
+
+
+@pytest.mark.parametrize("after", [0.03, -1.0], ids=["to come", "already past"])
+def test_the_alarm_rings_and_never_early(after: float) -> None:
+    async def rung_at() -> tuple[float, float]:
+        rung = asyncio.Event()
+        alarm = Alarm(asyncio.get_running_loop(), rung.set)
+        instant = time.perf_counter() + after
+        alarm.set(instant)
+        async with asyncio.timeout(10.0):
+            await rung.wait()
+        now = time.perf_counter()
+        alarm.close()
+        return instant, now
+
+    instant, now = uvloop.run(rung_at())
+
+    assert now >= instant
+
+
+def test_an_alarm_that_is_set_again_forgets_the_first_instant() -> None:
+    async def rings() -> int:
+        num_rings, done = 0, asyncio.Event()
+
+        def ring() -> None:
+            nonlocal num_rings
+            num_rings += 1
+            done.set()
+
+        alarm = Alarm(asyncio.get_running_loop(), ring)
+        alarm.set(time.perf_counter() + 1000.0)
+        alarm.set(time.perf_counter() + 0.01)
+        async with asyncio.timeout(10.0):
+            await done.wait()
+        alarm.close()
+        return num_rings
+
+    assert uvloop.run(rings()) == 1
 
 
 # --- the open loop, against tiny servers ----------------------------------------------------------

@@ -23,6 +23,7 @@ OK, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and leave with its exit code."""
+    _open_standard_streams()
     if not os.environ.get("TAILPROOF_DEBUG"):
         sys.excepthook = _one_line
     try:
@@ -39,6 +40,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     sys.exit(code or OK)
+
+
+def _open_standard_streams() -> None:
+    """Whoever closed one of them would find a socket in its place, and log into it."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

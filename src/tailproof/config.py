@@ -287,6 +287,8 @@ def _read(file: Path | None) -> dict[str, Any]:
         raise ConfigError("--config", str(path), error.strerror or "cannot be read") from None
     except UnicodeDecodeError:
         raise ConfigError("--config", str(path), "is not UTF-8 text") from None
+    except RecursionError:
+        raise ConfigError("--config", str(path), "is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError("--config", str(path), f"is not TOML: {error}") from None
 

@@ -236,3 +236,36 @@ def test_spoiling_the_batch_is_caught(servers: Servers) -> None:
     server = servers.launch("poisons-batch", FAILING)
     with pytest.raises(AssertionError, match="one bad row of a batch"):
         run(a_failing_row_spoils_only_itself(server))
+
+
+async def a_hung_worker_is_replaced(server: Server) -> None:
+    """A model that never comes back costs its caller a 504, and the next one nothing."""
+    await server.until_ready()
+    client = Client(server.port)
+    pid = server.worker()
+    hung = await client.predict(values=(668.0,))
+    assert hung.status == 504, f"a caller of a hung model: {hung.status}"
+    await server.until(lambda: server.workers() not in ([], [pid]), "a successor")
+    await server.until_ready()
+    assert (await client.predict()).status == 200
+
+
+def test_a_hung_worker_is_replaced(servers: Servers) -> None:
+    source = "fake:?hang_value=668"
+    run(a_hung_worker_is_replaced(servers.launch(None, source, "--request-timeout", "1s")))
+
+
+def test_a_hung_worker_that_stays_is_caught(servers: Servers) -> None:
+    server = servers.launch(None, "fake:?hang_value=668", "--request-timeout", "60s")
+
+    async def scenario() -> None:
+        await server.until_ready()
+        client = Client(server.port)
+        held = await client.begin(values=(668.0,), fresh=True)
+        await until_inflight(server, 1)
+        pid = server.worker()
+        with pytest.raises(AssertionError, match="a successor"):
+            await server.until(lambda: server.workers() not in ([], [pid]), "a successor", 2.0)
+        await client.leave(held, reset=True)
+
+    run(scenario())

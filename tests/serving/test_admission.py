@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from granian.rsgi import ProtocolClosed
 
-from tailproof.core.errors import BodyTimeout, Malformed, TooLarge, UnsupportedType
+from tailproof.core.errors import BodyTimeout, Malformed, TooLarge, Unavailable, UnsupportedType
 from tailproof.serving.admission import MAX_CHUNKS, BodyReader, ClientLeft, check_json
 from tailproof.serving.settings import ServerSettings
 
@@ -142,7 +142,7 @@ def test_only_plain_chunks_are_read(coding, is_read):
             read(Body(b"x"), headers)
 
 
-@pytest.mark.parametrize("length", ["-1", "1e3", "", "٣", "0x10"])
+@pytest.mark.parametrize("length", ["-1", "1e3", "", "٣", "0x10", "0" * 5000 + "28"])
 def test_a_length_that_is_no_number_is_400(length):
     with pytest.raises(Malformed):
         read(Body(b""), {"content-length": length})
@@ -164,6 +164,57 @@ def test_a_body_that_does_not_come_is_408_at_the_timeout(headers):
 def test_a_body_that_comes_just_in_time_is_read():
     late = Body(b"x" * 10)
     assert read(late, {"content-length": "10"}, sweeps_at=(29.9,)) == b"x" * 10
+
+
+def reading(budget: int, scenario) -> None:
+    """Run `scenario(reader)` on a reader whose bodies may fill `budget` bytes together."""
+
+    async def run() -> None:
+        reader = BodyReader(ServerSettings(max_body=LIMIT), lambda: 0.0)
+        reader._budget = budget
+        await scenario(reader)
+
+    asyncio.run(run())
+
+
+def test_bodies_up_to_the_budget_are_read_together_and_one_byte_more_is_told():
+    async def scenario(reader: BodyReader) -> None:
+        unfinished = Body(end=None)
+        first = asyncio.ensure_future(reader.read_json({"content-length": "600"}, unfinished))
+        await asyncio.sleep(0)
+        assert await reader.read_json({"content-length": "400"}, Body(b"x" * 400))
+        with pytest.raises(Unavailable) as told:
+            await reader.read_json({"content-length": "401"}, Body(b"x" * 401))
+        assert told.value.retryable
+        first.cancel()
+        await asyncio.wait([first])
+        assert await reader.read_json({"content-length": "1000"}, Body(b"x" * 1000))
+
+    reading(1000, scenario)
+
+
+def test_a_body_of_unknown_length_counts_as_the_largest():
+    async def scenario(reader: BodyReader) -> None:
+        first = asyncio.ensure_future(reader.read_json({}, Body(b"x", end=None)))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await reader.read_json({"content-length": "1"}, Body(b"x"))
+        first.cancel()
+        await asyncio.wait([first])
+
+    reading(LIMIT, scenario)
+
+
+def test_bodies_that_are_not_there_when_the_server_ends_are_told():
+    async def scenario(reader: BodyReader) -> None:
+        first = asyncio.ensure_future(reader.read_json({"content-length": "600"}, Body(end=None)))
+        await asyncio.sleep(0)
+        assert reader.abandon() == 1
+        with pytest.raises(Unavailable) as told:
+            await first
+        assert told.value.reason == "draining"
+
+    reading(LIMIT, scenario)
 
 
 def test_slow_chunks_do_not_extend_the_time():

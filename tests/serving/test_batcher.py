@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailproof.core.errors import ModelFailed, RequestError, Shed, Unavailable
@@ -60,11 +60,14 @@ class Ignored:
 
     def batch_failed(self, *_: Any) -> None: ...
 
+    def bug(self, *_: Any) -> None: ...
+
 
 class Bench:
     """A batcher on a clock that stands still, with workers that echo `value` on command."""
 
     def __init__(self, workers: int = 1, **limits: Any) -> None:
+        self.now = 1.0
         self.workers = Workers(workers)
         policy = Policy(Limits(**limits), LatencyModel(), lambda: 0.5)
         self.batcher = Batcher(
@@ -72,7 +75,7 @@ class Bench:
             self.workers,  # type: ignore[arg-type]
             lambda rows: {"value": np.array([row["value"] for row in rows], dtype=np.float64)},
             Ignored(),
-            lambda: 1.0,
+            lambda: self.now,
         )
         self.batcher.workers_changed()
 
@@ -100,7 +103,9 @@ class Bench:
     async def fail(self, index: int = 0) -> None:
         worker, batch, _ = self.workers.sent.pop(index)
         worker.in_flight.discard(batch.batch_id)
-        failed = frames.Failed(batch.batch_id, 1.0, 1.0, "ValueError", "of the model's own", "a stack")
+        failed = frames.Failed(
+            batch.batch_id, 1.0, 1.0, "ValueError", "of the model's own", "a stack"
+        )
         self.batcher.done(worker, failed, memoryview(b""))
         await self.turn()
 
@@ -133,7 +138,12 @@ def test_what_arrives_while_the_worker_is_busy_goes_together() -> None:
     on_a_loop(scenario)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=200,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8),
     picks=st.lists(st.integers(0, 7), min_size=60, max_size=60),
@@ -171,6 +181,40 @@ def test_a_raising_model_fails_its_batch_and_no_other() -> None:
         assert await bench.finish() == [4]
         assert good.answer is not None
         assert bad.num_ends == 1
+
+    on_a_loop(scenario)
+
+
+def test_an_answer_that_cannot_be_written_leaves_nobody_waiting() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        first = await bench.ask(1)
+        unwritable, other = await bench.ask(2), await bench.ask(3)
+
+        def broken(_answer: Answer) -> None:
+            raise TypeError
+
+        unwritable.completed = broken  # type: ignore[method-assign]
+        await bench.finish()
+        await bench.finish()
+        assert first.answer is not None
+        assert isinstance(unwritable.error, ModelFailed)
+        assert other.num_ends == 1
+
+    on_a_loop(scenario)
+
+
+def test_a_batch_that_does_not_come_back_is_noticed() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        await bench.ask(1)
+        assert bench.batcher.stalled(0.5) == set()
+        bench.now = 1.5
+        assert bench.batcher.stalled(0.5) == set()
+        bench.now = 1.6
+        assert bench.batcher.stalled(0.5) == {bench.workers.workers[0]}
+        await bench.finish()
+        assert bench.batcher.stalled(0.5) == set()
 
     on_a_loop(scenario)
 

@@ -54,8 +54,9 @@ def test_fixed_width_strings_are_sent_as_strings():
         np.array([1 + 2j]),
         np.array(["2026-01-01"], dtype="datetime64[D]"),
         np.array([object()], dtype=object),
+        np.array(["a", 1], dtype=object),
     ],
-    ids=["complex", "datetime", "arbitrary object"],
+    ids=["complex", "datetime", "arbitrary object", "strings and numbers"],
 )
 def test_what_the_format_cannot_carry_is_an_error_not_a_pickle(array):
     with pytest.raises(TypeError):
@@ -76,6 +77,22 @@ def test_what_the_format_cannot_carry_is_an_error_not_a_pickle(array):
 def test_nonsense_is_refused(data, why):
     with pytest.raises(FrameError, match=why):
         list(Reader().feed(data))
+
+
+@pytest.mark.parametrize(
+    ("array", "values"),
+    [
+        (np.array([1, 2], dtype=object), [1, 2]),
+        (np.array([[1.5, 2]], dtype=object), [[1.5, 2.0]]),
+        (np.array([True, False], dtype=object), [True, False]),
+        (np.array([0.25], dtype=np.longdouble), [0.25]),
+        (np.array([0.25], dtype=np.float16), [0.25]),
+    ],
+    ids=["objects that are ints", "objects that are floats", "bools", "longdouble", "half"],
+)
+def test_numbers_in_disguise_travel_as_numbers(array, values):
+    buffers, body = frames.pack({"x": array})
+    assert frames.unpack(buffers, memoryview(b"".join(body)))["x"].tolist() == values
 
 
 def test_a_header_of_just_the_limit_is_waited_for():

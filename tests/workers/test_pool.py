@@ -232,6 +232,89 @@ def test_what_the_model_prints_is_relayed_line_by_line(
     assert max(map(len, told.output)) <= 64 * 2**10
 
 
+FORKING = """
+import os, time
+class Model:
+    columns = [{'name': 'value', 'type': 'float', 'example': 1.0}]
+    def predict(self, columns):
+        value = columns['value'][0]
+        if value == 2.0 and os.fork() == 0:
+            time.sleep(60)
+        if value == 3.0:
+            os._exit(7)
+        return columns['value']
+"""
+
+
+def test_the_death_of_a_model_that_forked_is_seen_and_its_child_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "forking.py").write_text(FORKING)
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario(pool: Pool, told: Told) -> None:
+        await until(lambda: pool.num_ready == 1, "ready")
+        pid = pool.workers[0].pid
+        pool.submit(*batch(1, 2.0))
+        await until(lambda: told.results, "an answer")
+        children = children_of(pid)
+        assert len(children) == 1
+        pool.submit(*batch(2, 3.0))
+        await until(lambda: told.lost, "told of the loss", seconds=5.0)
+        assert told.lost == [("exit 7", {2})]
+        await until(lambda: not is_running(int(children[0])), "the child's end")
+
+    with_pool("python:forking:Model", scenario)
+
+
+def test_a_worker_that_is_replaced_is_told_as_stalled() -> None:
+    async def scenario(pool: Pool, told: Told) -> None:
+        await until(lambda: pool.num_ready == 1, "ready")
+        worker = pool.submit(*batch(1, 668.0))
+        pool.replace(worker, "stalled")
+        await until(lambda: told.lost, "told of the loss", seconds=5.0)
+        assert told.lost == [("stalled", {1})]
+        await until(lambda: pool.num_ready == 1, "a successor")
+
+    with_pool("fake:?hang_value=668", scenario)
+
+
+ODD = """
+import numpy as np
+class Rude(Exception):
+    def __str__(self):
+        raise RuntimeError('no')
+class Model:
+    columns = [{'name': 'value', 'type': 'float', 'example': 0.0}]
+    def predict(self, columns):
+        match int(columns['value'][0]):
+            case 1: return {}
+            case 2: raise Rude
+            case 3: raise ValueError('\\ud800')
+            case 4: return {'\\ud800': columns['value']}
+            case 5: raise ValueError('x' * (1 << 24))
+            case 6: return np.array([1j])
+        return columns['value']
+"""
+
+
+def test_whatever_a_model_does_the_batch_fails_and_the_worker_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd.py").write_text(ODD.replace("\\\\", "\\"))
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario(pool: Pool, told: Told) -> None:
+        await until(lambda: pool.num_ready == 1, "ready")
+        for number in range(1, 8):
+            pool.submit(*batch(number, float(number)))
+        await until(lambda: len(told.results) == 7, "all batches")
+        assert told.lost == []
+
+    told = with_pool("python:odd:Model", scenario)
+    assert [type(result) for result in told.results] == [*[frames.Failed] * 6, frames.Result]
+
+
 def test_a_worker_outlives_the_signals_of_a_terminal() -> None:
     async def scenario(pool: Pool, told: Told) -> None:
         await until(lambda: pool.num_ready == 1, "ready")
@@ -274,6 +357,10 @@ def test_a_worker_that_computes_dies_with_its_front(tmp_path: Path) -> None:
         await until(lambda: not is_running(worker), "the worker's end", seconds=5.0)
 
     asyncio.run(scenario())
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def is_running(pid: int) -> bool:

@@ -53,8 +53,10 @@ def parse(text: str) -> Slo:
     if match := _LATENCY.fullmatch(cleaned):
         percentile = float(match["percentile"])
         threshold = parse_duration(match["bound"])
-        if percentile <= 0 or threshold <= 0:
-            raise ValueError(f"percentile and duration must be above 0; got {text!r}")
+        if not 0 < percentile < 100 or threshold <= 0:
+            raise ValueError(
+                f"the percentile must be above 0 and below 100, the duration above 0; got {text!r}"
+            )
         return Latency(percentile, threshold, match["signal"] or "e2e")  # type: ignore[arg-type]
     if match := _AVAILABILITY.fullmatch(cleaned):
         percent = float(match["percent"])

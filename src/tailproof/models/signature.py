@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tailproof.core.errors import Invalid, Malformed, RequestError, TooLarge
@@ -23,6 +24,9 @@ MAX_ERRORS = 1000
 """Most errors that one refusal lists."""
 MAX_KEY = 128
 """Most characters of a key in `loc`: an unknown key is the caller's data and of any length."""
+
+LARGE_BODY = 1 << 16
+"""Bytes. What a larger body holds is counted before anything is made of it."""
 
 _JSON_TYPES = {"float": "number", "int": "integer", "bool": "boolean", "string": "string"}
 
@@ -84,10 +88,23 @@ class Validator:
             Invalid: they are, but not rows of this model; `detail` lists what is wrong where.
             TooLarge: a list of more than `max_rows` rows.
         """
+        if len(body) > LARGE_BODY:
+            self._check_counts(body)
         try:
             return self._reader.rows(body)
         except self._refusals:
             raise self._refusal(body) from None
+
+    def _check_counts(self, body: bytes) -> None:
+        """Refuse what cannot be rows of this model by its punctuation alone: 16 MB of `[],` would
+        become a gigabyte of objects, and seconds in which nobody else is served."""
+        if self._reader.known is None:
+            return  # a class that takes any key
+        num_openers, num_commas = _punctuation(body)
+        if num_openers > self._max_rows + 1:
+            raise TooLarge(f"over {self._max_rows} rows in one request, or nested values")
+        if num_commas > self._max_rows * max(1, len(self._reader.known)):
+            raise TooLarge(f"more values than {self._max_rows} rows of this model have")
 
     def check(self, rows: Sequence[Any]) -> list[Row]:
         """The same for rows that a protocol has decoded already: plain Python values.
@@ -178,6 +195,15 @@ class Validator:
         if not optional:
             return list(rows)
         return [_nan_to_none(row, optional) if isinstance(row, Mapping) else row for row in rows]
+
+
+def _punctuation(body: bytes) -> tuple[int, int]:
+    """How many `{` and `[`, and how many `,`, a JSON text has outside of its strings."""
+    text = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), dtype=np.uint8)
+    num_quotes = np.cumsum(text == ord('"'), dtype=np.uint8)  # only whether it is odd matters
+    outside = (num_quotes & 1) == 0
+    openers = (text == ord("{")) | (text == ord("["))
+    return int((openers & outside).sum()), int(((text == ord(",")) & outside).sum())
 
 
 def check_table(table: Table) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
-from tailproof.core.errors import BodyTimeout, Malformed, TooLarge, UnsupportedType
+from tailproof.core.errors import BodyTimeout, Malformed, TooLarge, Unavailable, UnsupportedType
 from tailproof.serving.settings import ServerSettings
 
 SWEEP_SECONDS = 0.25
@@ -15,6 +15,14 @@ SWEEP_SECONDS = 0.25
 
 MAX_CHUNKS = 65_536
 """Most chunks of one body: each costs us, however small it is."""
+
+
+BODY_BUDGET = 256 * 2**20
+"""Most bytes of bodies that are being read at a time, as announced (unannounced: the most that
+they may become): half-sent bodies are memory that many clients can make us hold."""
+
+LONGEST_NUMBER = 19
+"""Digits of a Content-Length."""
 
 
 class ClientLeft(Exception):
@@ -38,6 +46,9 @@ class BodyReader:
         self._max_chunks = max_chunks
         self._reading: dict[Any, float] = {}
         self._late: set[Any] = set()
+        self._held_bytes = 0
+        self._budget = max(BODY_BUDGET, settings.max_body)
+        self._abandoned = False
 
     async def read_json(self, headers: Any, proto: Any) -> bytes:
         """The whole body of a JSON request.
@@ -47,6 +58,7 @@ class BodyReader:
             TooLarge: more bytes than `max_body`, announced or sent.
             BodyTimeout: not there within `body_timeout`.
             ClientLeft: the connection ended first.
+            Unavailable: other bodies fill the memory set aside for them, or the process ends.
         """
         check_json(headers)
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
@@ -54,14 +66,32 @@ class BodyReader:
         announced = headers.get("content-length")
         if announced is None:
             return await self._read_chunks(proto)
-        if not announced.isascii() or not announced.isdigit():
+        if not announced.isascii() or not announced.isdigit() or len(announced) > LONGEST_NUMBER:
             raise Malformed("Content-Length must be a number")
-        if int(announced) > self._max_bytes:
+        num_bytes = int(announced)
+        if num_bytes > self._max_bytes:
             raise TooLarge(self._limit)
-        body: bytes = await self._in_time(proto())
+        self._hold(num_bytes)
+        try:
+            body: bytes = await self._in_time(proto())
+        finally:
+            self._held_bytes -= num_bytes
         return body
 
     async def _read_chunks(self, proto: Any) -> bytes:
+        held = self._max_bytes  # it may become so large
+        self._hold(held)
+        try:
+            return await self._collect(proto)
+        finally:
+            self._held_bytes -= held
+
+    def _hold(self, num_bytes: int) -> None:
+        if self._held_bytes + num_bytes > max(self._budget, num_bytes):
+            raise Unavailable("too many large bodies are being read", reason="body_budget")
+        self._held_bytes += num_bytes
+
+    async def _collect(self, proto: Any) -> bytes:
         """A body of unknown length. The library tells a broken one (bad framing, or its client
         left) from a complete one only by a second empty chunk at the end."""
         chunks, num_bytes = [], 0
@@ -85,6 +115,8 @@ class BodyReader:
         try:
             data: bytes = await future
         except asyncio.CancelledError:
+            if self._abandoned:
+                raise Unavailable("the server is stopping", reason="draining") from None
             if future not in self._late:
                 raise
             raise BodyTimeout(f"the body was not there after {self._timeout:g} s") from None
@@ -101,6 +133,13 @@ class BodyReader:
         for future in [item for item, deadline in self._reading.items() if deadline <= now]:
             self._late.add(future)
             future.cancel()
+
+    def abandon(self) -> int:
+        """The process ends: nobody waits for the bodies that are not there. Returns how many."""
+        self._abandoned = True
+        for future in self._reading:
+            future.cancel()
+        return len(self._reading)
 
     @property
     def _limit(self) -> str:

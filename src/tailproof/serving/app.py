@@ -53,6 +53,7 @@ class App:
     ) -> None:
         self._services = services
         self._desk = desk
+        self._request_timeout = settings.request_timeout
         self._bodies = BodyReader(settings, desk.clock)
         self._predictor = Predictor(self._bodies, settings.request_timeout)
         self._pages = Pages(services)
@@ -84,10 +85,12 @@ class App:
             await asyncio.sleep(interval)
             self._bodies.sweep()
             self._predictor.sweep(self._desk.clock())
+            for service in self._services.values():
+                service.sweep(self._request_timeout)
 
     def abandon(self) -> int:
         """The time to drain is over: tell every open request. Returns how many there were."""
-        return self._predictor.abandon()
+        return self._bodies.abandon() + self._predictor.abandon()
 
     def _table(self) -> dict[str, Route]:
         routes = {

@@ -122,6 +122,12 @@ class Batcher:
         self.policy.cancel(waiting.queued)
         return "execute" if computing else "queue"
 
+    def stalled(self, seconds: float) -> set[Worker]:
+        """The workers that have had a batch for longer than `seconds`."""
+        now = self._clock()
+        flights = self._flights.values()
+        return {flight.worker for flight in flights if now - flight.dispatched > seconds}
+
     def workers_changed(self) -> None:
         """The number of ready workers is another one: with none left, nothing can wait."""
         self.policy.set_workers(self._pool.num_ready)
@@ -137,8 +143,7 @@ class Batcher:
         for flight in [self._flights.pop(batch_id) for batch_id in batch_ids]:
             self.policy.finished(flight.decision.rows, None, now)
             error = Unavailable("the worker was lost while it computed", reason="worker_lost")
-            for part in flight.decision.parts:
-                self._fail(part.request.payload.ticket, error)
+            self._fail_all(flight.decision, error)
 
     def done(self, worker: Worker, frame: frames.Result | frames.Failed, body: memoryview) -> None:
         """A batch came back: start the next one, then hand out the answers."""
@@ -154,12 +159,14 @@ class Batcher:
             self._turn()
             cold, worker.is_cold = worker.is_cold, False
             self._observe.batch(worker, frame, rows)
-            self._hand_out(flight, frame, body, cold=cold)
+            try:
+                self._hand_out(flight, frame, body, cold=cold)
+            except Exception as error:  # noqa: BLE001  nobody of this batch may be left waiting
+                self._observe.bug(error)
+                self._fail_all(flight.decision, ModelFailed("the answer cannot be written"))
         else:
             self._observe.batch_failed(worker, frame, rows)
-            for part in flight.decision.parts:
-                error = ModelFailed("the model raised", reason=frame.error)
-                self._fail(part.request.payload.ticket, error)
+            self._fail_all(flight.decision, ModelFailed("the model raised", reason=frame.error))
             self._turn()
 
     def _schedule_turn(self) -> None:
@@ -201,8 +208,13 @@ class Batcher:
             count = part.stop - part.start
             waiting.take(part.start, {k: v[offset : offset + count] for k, v in outputs.items()})
             waiting.missing -= count
-            if waiting.missing == 0 and self._waiting.pop(waiting.ticket, None) is not None:
+            if waiting.missing == 0 and waiting.ticket in self._waiting:
                 waiting.ticket.completed(Answer(waiting.outputs, decision.rows, worker, cold))
+                del self._waiting[waiting.ticket]
+
+    def _fail_all(self, decision: Dispatch, error: RequestError) -> None:
+        for part in decision.parts:
+            self._fail(part.request.payload.ticket, error)
 
     def _fail(self, ticket: Ticket, error: RequestError) -> None:
         waiting = self._waiting.pop(ticket, None)
@@ -219,6 +231,9 @@ class Observer(Protocol):
 
     def batch_failed(self, worker: Worker, frame: frames.Failed, rows: int) -> None:
         """The model raised."""
+
+    def bug(self, error: Exception) -> None:
+        """The answers of a batch could not be written."""
 
 
 _SENTENCES = {

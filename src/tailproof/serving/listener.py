@@ -5,6 +5,7 @@ method that is not public; `tests/serving/test_listener.py` guards it and the ve
 """
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import socket
@@ -28,6 +29,9 @@ UNREAD_SECONDS = 30.0
 """A client that takes none of its answer for so long is cut off, by the kernel."""
 TURN_AWAY_SECONDS = 0.5
 """Between the last new connection and the end of accepting: handshakes under way finish."""
+
+READ_SECONDS = 0.1
+"""For those that are turned away to read why."""
 
 _SO_ATTACH_FILTER = 26
 _DROP_SYN = (
@@ -70,7 +74,7 @@ class Listener:
             await asyncio.sleep(TURN_AWAY_SECONDS)
         self._http.stop()  # type: ignore[no-untyped-call]
         await asyncio.sleep(0)  # granian's stop is a turn of the loop away
-        _turn_away_backlog(self._socket)
+        await _turn_away_backlog(self._socket)
         self.close()
 
     def close(self) -> None:
@@ -114,7 +118,7 @@ def _bound(settings: ServerSettings) -> socket.socket:
         family, _, _, _, target = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except OSError:
+    except (OSError, UnicodeError):
         raise ConfigError("host", settings.host, "is not an address of this machine") from None
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -147,17 +151,20 @@ def _drop_newcomers(listening: socket.socket) -> None:
     listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
-def _turn_away_backlog(listening: socket.socket) -> None:
-    while True:
-        try:
+async def _turn_away_backlog(listening: socket.socket) -> None:
+    """Tell 503 to all that the kernel has accepted and granian has not; nobody is waited for."""
+    connections = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
             connection, _ = listening.accept()
-        except BlockingIOError:
-            return
-        with connection:
-            connection.settimeout(0.05)
-            try:
-                connection.recv(65536)
-                connection.sendall(_TURNED_AWAY)
-                connection.shutdown(socket.SHUT_WR)
-            except OSError:
-                continue  # it has left, or has not asked anything yet
+            connection.setblocking(False)
+            connections.append(connection)
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.send(_TURNED_AWAY)
+            connection.shutdown(socket.SHUT_WR)
+    if connections:
+        await asyncio.sleep(READ_SECONDS)  # what is unread when a socket closes resets it
+    for connection in connections:
+        with contextlib.suppress(OSError), connection:
+            connection.recv(1 << 16)

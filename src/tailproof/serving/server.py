@@ -2,9 +2,12 @@
 
 import asyncio
 import gc
+import os
 import secrets
 import signal
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 import uvloop
 from prometheus_client import CollectorRegistry
@@ -70,7 +73,10 @@ class _Server:
         await asyncio.gather(*(service.stop() for service in services.values()))
         self._log.event("server.stopped", self._last_sentence(), "info" if clean else "warning")
         writer.close(LAST_WORDS)
-        return 0 if clean and self._signalled else 1
+        code = 0 if clean and self._signalled else 1
+        if not listener.finished.done():
+            os._exit(code)  # somebody holds a connection: the library would wait for him
+        return code
 
     def _last_sentence(self) -> str:
         if not self._num_cut_off:
@@ -113,19 +119,25 @@ class _Server:
         self._log.event("server.draining", "not ready; still answering", "info")
         was_ready = any(service.manifest is not None for service in self._services.values())
         if was_ready and not self._in_terminal:  # else no load balancer sends anything
-            await self._unless_stopped(settings.drain_delay)
-        stop_accepting = asyncio.create_task(listener.stop_accepting())
-        await self._unless_stopped(settings.drain_timeout, stop_accepting, listener.finished)
+            await self._unless_stopped(asyncio.sleep(settings.drain_delay))
+        await self._unless_stopped(_finish(listener), settings.drain_timeout)
         self._num_cut_off = self._app.abandon()
-        if listener.finished.done():
-            return True
-        await asyncio.wait([listener.finished], timeout=LAST_WORDS)
-        return False
+        if not listener.finished.done():
+            await asyncio.wait([listener.finished], timeout=LAST_WORDS)
+        return self._num_cut_off == 0
 
-    async def _unless_stopped(self, seconds: float, *others: asyncio.Task[None]) -> None:
-        """Wait for `seconds`, for all of `others` if given, or for the second signal."""
+    async def _unless_stopped(
+        self, work: Coroutine[Any, Any, None], seconds: float | None = None
+    ) -> None:
+        """Do `work` for at most `seconds`, or until the second signal."""
         stopped = asyncio.create_task(self._stop_now.wait())
-        done = asyncio.gather(*others) if others else asyncio.sleep(seconds)
-        ends = asyncio.ensure_future(done)
-        await asyncio.wait({stopped, ends}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        working = asyncio.create_task(work)
+        ends = {stopped, working}
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
+        working.cancel()
+
+
+async def _finish(listener: Listener) -> None:
+    await listener.stop_accepting()
+    await asyncio.wait([listener.finished])

@@ -13,7 +13,7 @@ from tailproof.core.latency_model import LatencyModel
 from tailproof.core.policy import Limits, Policy
 from tailproof.core.units import format_duration
 from tailproof.models.manifest import Manifest, digest
-from tailproof.models.signature import Validator
+from tailproof.models.signature import Validator, check_table
 from tailproof.models.source import ModelSpec
 from tailproof.serving.batcher import Batcher, Ticket
 from tailproof.serving.protocols.native import NativeEncoder
@@ -61,6 +61,7 @@ class ModelService:
         self._clock = clock
         self._gc_pauses = metrics.gc_pauses["worker"]
         self._user_class = _import_class(settings)
+        _check_columns(settings)
         self._validator: Validator | None = None
         self._encoder: NativeEncoder | None = None
         tail, typical = LatencyModel(), LatencyModel(TYPICAL_QUANTILE)
@@ -200,6 +201,12 @@ class ModelService:
         if reason != "load_failed":
             self._event("worker.lost", reason, worker, level="warning")
 
+    def sweep(self, request_timeout: float) -> None:
+        """Replace the workers whose batch is older than any request may get: nobody waits for
+        it any more, and what has not come by then hardly ever comes."""
+        for worker in self._batcher.stalled(request_timeout):
+            self._pool.replace(worker, "stalled")
+
     def worker_restarts(self, worker: Worker, delay: float) -> None:
         when = f"in {format_duration(delay)}" if delay else "now"
         self._event("worker.restarts", f"another worker starts {when}", worker)
@@ -230,6 +237,9 @@ class ModelService:
             error=frame.error,
             stack=frame.stack,
         )
+
+    def bug(self, error: Exception) -> None:
+        self._log.event("server.bug", repr(error), "error", model=self.name)
 
     def _accept(self, loaded: frames.Loaded) -> None:
         """Take over what a worker found out about the model. Raises ConfigError."""
@@ -290,6 +300,16 @@ def _warmup_sizes(settings: ModelSettings) -> tuple[int, ...]:
     largest = settings.max_batch or DEFAULT_MAX_BATCH
     sizes = {largest} | {1 << power for power in range(largest.bit_length())}
     return tuple(sorted(size for size in sizes if size <= largest))
+
+
+def _check_columns(settings: ModelSettings) -> None:
+    """Everything about the table of columns that can be told before the model is loaded."""
+    if isinstance(settings.columns, dict):
+        try:
+            check_table(settings.columns)
+        except ConfigError as error:
+            key = f"models.{settings.name}.{error.key}"
+            raise ConfigError(key, error.value, error.problem) from None
 
 
 def _import_class(settings: ModelSettings) -> type | None:

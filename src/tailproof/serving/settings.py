@@ -13,6 +13,8 @@ MAX_ROWS = 4096
 
 Text = Annotated[str, Meta(min_length=1, description="some text")]
 Count = Annotated[int, Meta(ge=1, description="a whole number from 1")]
+Processes = Annotated[int, Meta(ge=1, le=1024, description="a whole number from 1 to 1024")]
+Connections = Annotated[int, Meta(ge=1, le=10**6, description="a whole number from 1 to 1,000,000")]
 Index = Annotated[int, Meta(ge=0, description="a whole number from 0")]
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
 Seconds = Annotated[float, Meta(ge=0, le=86400, description="a duration up to 24h")]
@@ -81,7 +83,7 @@ class ServerSettings:
         "answer 431 to a request header over this size (exact to a factor of 2)",
         unit="size",
     )
-    max_connections: Count = setting(1024, "accept at most this many connections at a time")
+    max_connections: Connections = setting(1024, "accept at most this many connections at a time")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +96,7 @@ class ModelSettings:
         (), "what must hold, e.g. 'p95 < 50ms'; may be repeated", unit="slo"
     )
     required: bool = setting(True, "/health waits for this model", flag=False)
-    workers: Count = setting(1, "worker processes for the model")
+    workers: Processes = setting(1, "worker processes for the model")
     method: Text | None = setting(None, "method to call instead of the model's own choice")
     class_index: Index | None = setting(
         None, "with predict_proba: the column that is the answer", key="class"

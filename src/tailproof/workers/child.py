@@ -64,7 +64,7 @@ def _prepare(connection: socket.socket, order: frames.Load) -> Runtime | None:
     except Exception as error:  # noqa: BLE001  the model's own code may raise anything
         ours = isinstance(error, TailproofError) and error.__cause__ is None
         stack = None if ours else stack_of(error)
-        _send(connection, frames.LoadFailed(type(error).__name__, str(error), stack))
+        _send(connection, frames.LoadFailed(type(error).__name__, message_of(error), stack))
         return None
     warmup_seconds = time.monotonic() - begin
     gc.collect()
@@ -99,9 +99,23 @@ def _seconds(runtime: Runtime, columns: Columns, rows: int) -> float:
     return time.monotonic() - started
 
 
+def message_of(error: BaseException) -> str:
+    """What an exception says, whatever that is: short, and text that can be sent."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  even this is the model's own code
+        text = "an exception without words"
+    return _sendable(text[:STACK_CHARACTERS])
+
+
 def stack_of(error: BaseException) -> str:
     """The innermost frames of an exception and of what caused it, ending in its message."""
-    return "".join(traceback.format_exception(error, limit=-STACK_FRAMES))[-STACK_CHARACTERS:]
+    lines = traceback.format_exception(error, limit=-STACK_FRAMES)
+    return _sendable("".join(lines)[-STACK_CHARACTERS:])
+
+
+def _sendable(text: str) -> str:
+    return text.encode(errors="replace").decode()
 
 
 def _compute(
@@ -119,21 +133,23 @@ def _compute(
         try:
             outputs = runtime.predict(frames.unpack(batch.columns, body), batch.num_rows)
             finished = time.monotonic()
+            if not outputs:
+                raise ValueError("the model gave no output")
             described, data = frames.pack(outputs)
+            result = frames.Result(
+                batch_id=batch.batch_id,
+                started=started,
+                finished=finished,
+                cpu_seconds=time.process_time() - cpu,
+                gc_seconds=pauses.total_seconds - paused,
+                outputs=described,
+            )
+            reply = frames.encode(result, data)
         except Exception as error:  # noqa: BLE001  the model's own code may raise anything
             stamps = (started, time.monotonic())
-            reason = (type(error).__name__, str(error), stack_of(error))
-            _send(connection, frames.Failed(batch.batch_id, *stamps, *reason))
-            continue
-        result = frames.Result(
-            batch_id=batch.batch_id,
-            started=started,
-            finished=finished,
-            cpu_seconds=time.process_time() - cpu,
-            gc_seconds=pauses.total_seconds - paused,
-            outputs=described,
-        )
-        _send(connection, result, data)
+            reason = (type(error).__name__, message_of(error), stack_of(error))
+            reply = frames.encode(frames.Failed(batch.batch_id, *stamps, *reason))
+        connection.sendall(b"".join(reply))
 
 
 def _repeat(example: Columns, rows: int) -> Columns:

@@ -117,17 +117,32 @@ def encode(frame: Frame, body: list[bytes] | tuple[bytes, ...] = ()) -> list[byt
 def pack(arrays: dict[str, npt.NDArray[Any]]) -> tuple[tuple[Buffer, ...], list[bytes]]:
     """Describe and serialise named arrays. Object and str arrays are sent as strings."""
     buffers, body = [], []
-    for name, array in arrays.items():
+    for name, given in arrays.items():
+        array = _plain(name, given)
         if array.dtype.kind in "OU":
             data, dtype = _encoder.encode(array.ravel().tolist()), _OBJECT
-        elif array.dtype.kind not in "biuf":
-            raise TypeError(f"{name!r} holds {array.dtype}: neither numbers nor strings")
         else:
             little = array.dtype.newbyteorder("<")
             data, dtype = np.ascontiguousarray(array, dtype=little).tobytes(), little.str
         buffers.append(Buffer(name, dtype, array.shape, len(data)))
         body.append(data)
     return tuple(buffers), body
+
+
+def _plain(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array with one of the types that travel: up to 8 bytes a number, or strings."""
+    if array.dtype.kind == "O":
+        values = array.ravel().tolist()
+        if all(value is None or isinstance(value, str) for value in values):
+            return array
+        array = np.array(values).reshape(array.shape)  # numbers in an object array
+        if array.dtype.kind == "U":
+            raise TypeError(f"{name!r} holds strings and other values")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return array.astype(np.float64)
+    if array.dtype.kind not in "biufU":
+        raise TypeError(f"{name!r} holds {array.dtype}: neither numbers nor strings")
+    return array
 
 
 def unpack(buffers: tuple[Buffer, ...], body: memoryview) -> dict[str, npt.NDArray[Any]]:

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, cast
@@ -20,7 +20,10 @@ SERVED_DELAY_LIMIT = 2.0
 """Longest back-off of a worker that had been ready: it may well serve again."""
 FAILED_DELAY_LIMIT = 30.0
 """Longest back-off of a worker that never got ready."""
-FAILED_STAGE = "failed"
+PATIENCE = 0.2
+"""Seconds that a worker which closed its socket has to end by itself, for its exit code."""
+FAILED_STAGE = "load_failed"
+STALLED_STAGE = "stalled"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 MAX_OUTPUT_LINE = 64 * 2**10
 
@@ -65,7 +68,8 @@ class Listener(Protocol):
     def worker_lost(self, worker: Worker, reason: str, batch_ids: set[int]) -> None:
         """It ended and took these batches along.
 
-        `reason`: `signal 9`, `exit 1`, ...; `load_failed` after that was told; `stopped` by us.
+        `reason`: `signal 9`, `exit 1`, ...; `load_failed` after that was told; `stalled` when it
+        was replaced for it; `stopped` with the server.
         """
 
     def worker_restarts(self, worker: Worker, delay: float) -> None:
@@ -137,6 +141,11 @@ class Pool:
         worker.connection.send(batch, body)
         return worker
 
+    def replace(self, worker: Worker, reason: str) -> None:
+        """Kill a worker that will not come back by itself; another one follows."""
+        worker.stage = reason
+        _kill_all(worker.pid)
+
     async def _supervise(self, number: int) -> None:
         short_lives = 0
         while True:
@@ -175,19 +184,21 @@ class Pool:
             await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
             worker.connection = connection
             connection.send(self._load, [])
-            await connection.closed
-            await _ended(process)
+            with _ended(process.pid) as ended:
+                await asyncio.wait({ended, connection.closed}, return_when=asyncio.FIRST_COMPLETED)
+                worker.state = State.DEAD
+                await asyncio.wait({ended}, timeout=PATIENCE)
         finally:
-            if process.returncode is None:
-                _kill(process.pid)
-                await process.wait()
+            _kill_all(process.pid)
+            await process.wait()
+            connection.close()
             output.cancel()
             self._bury(worker, process.returncode or 0)
 
     def _bury(self, worker: Worker, code: int) -> None:
         reason = f"signal {-code}" if code < 0 else f"exit {code}"
-        if worker.stage == FAILED_STAGE:
-            reason = "load_failed"
+        if worker.stage in {FAILED_STAGE, STALLED_STAGE}:
+            reason = worker.stage
         worker.state = State.DEAD
         lost, worker.in_flight = worker.in_flight, set()
         self._listener.worker_lost(worker, "stopped" if self._stopping else reason, lost)
@@ -251,6 +262,11 @@ class _Connection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
+    def close(self) -> None:
+        """Give the socket up, though somebody may still hold its other end."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def send(self, frame: frames.Frame, body: list[bytes]) -> None:
         assert self._transport is not None
         self._transport.write(b"".join(frames.encode(frame, body)))
@@ -268,12 +284,27 @@ def _environment(num_workers: int) -> dict[str, str]:
     return {**ours, **os.environ}
 
 
-async def _ended(process: asyncio.subprocess.Process, patience: float = 0.2) -> None:
-    """Give a process that closed its socket a moment to end by itself, for its exit code."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), patience)
+@contextlib.contextmanager
+def _ended(pid: int) -> Iterator[asyncio.Future[None]]:
+    """Done when the process has ended. Its socket and pipes say so too late when its model has
+    forked: the copies stay open."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    handle = os.pidfd_open(pid)
+
+    def on_end() -> None:
+        loop.remove_reader(handle)
+        ended.set_result(None)
+
+    loop.add_reader(handle, on_end)
+    try:
+        yield ended
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def _kill_all(pid: int) -> None:
+    """End the worker and whatever its model has started: the session has the worker's pid."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
