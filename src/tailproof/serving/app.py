@@ -6,7 +6,7 @@ RSGI is the interface that granian offers; `docs/http.md` says why the hot path 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,10 +14,13 @@ from tailproof.core.errors import MethodNotAllowed, NotFound, RequestError
 from tailproof.serving import health
 from tailproof.serving.admission import BodyReader, ClientLeft
 from tailproof.serving.exchange import JSON, Desk, Exchange, Fault
-from tailproof.serving.pages import TEMPLATES, Pages
+from tailproof.serving.paths import PAGES
 from tailproof.serving.predict import Predictor
 from tailproof.serving.service import ModelService
 from tailproof.serving.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from tailproof.serving.pages import Pages
 
 Handler = Callable[[Exchange, Any, Any], Awaitable[None]]
 """Answers one exchange, given the request's headers and granian's protocol object."""
@@ -30,7 +33,7 @@ ROUTES = (
     "/health/startup",
     "/metrics",
     "/predict",
-    *TEMPLATES,
+    *PAGES,
 )
 """Route templates that belong to no model (`/predict` does when there is only one)."""
 
@@ -56,7 +59,7 @@ class App:
         self._request_timeout = settings.request_timeout
         self._bodies = BodyReader(settings, desk.clock)
         self._predictor = Predictor(self._bodies, settings.request_timeout)
-        self._pages = Pages(services)
+        self._pages: Pages | None = None
         self._routes = self._table()
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
@@ -87,6 +90,12 @@ class App:
             self._predictor.sweep(self._desk.clock())
             for service in self._services.values():
                 service.sweep(self._request_timeout)
+
+    def build_pages(self) -> None:
+        """Import what only the pages need, a quarter of a second: while the workers load."""
+        from tailproof.serving.pages import Pages  # noqa: PLC0415
+
+        self._pages = Pages(self._services)
 
     def abandon(self) -> int:
         """The time to drain is over: tell every open request. Returns how many there were."""
@@ -142,6 +151,7 @@ class App:
 
     async def _rare(self, scope: Any, proto: Any) -> None:
         """Pages, through FastAPI; what it does not know either is counted as `unmatched`."""
+        assert self._pages is not None, "built before any request is read"
         template = self._pages.template(scope.path)
         exchange = Exchange(self._desk, proto, scope.method, template)
         exchange.identify(scope.headers)

@@ -15,12 +15,8 @@ from fastapi_offline import FastAPIOffline
 import tailproof
 from tailproof.serving import openapi
 from tailproof.serving.exchange import Headers
+from tailproof.serving.paths import BY_NAME, FIXED, STATIC
 from tailproof.serving.service import ModelService
-
-_STATIC = "/static-offline-docs/{file}"
-_BY_NAME = "/models/{name}"
-_FIXED = frozenset({"/", "/docs", "/openapi.json", "/model"})
-TEMPLATES = (*sorted(_FIXED), _STATIC, _BY_NAME)
 
 
 class Pages:
@@ -32,12 +28,12 @@ class Pages:
 
     def template(self, path: str) -> str:
         """The route of a path, for metrics and logs: from a closed set, whatever is asked for."""
-        if path in _FIXED:
+        if path in FIXED:
             return path
         if path.startswith("/static-offline-docs/"):
-            return _STATIC
+            return STATIC
         if path.startswith("/models/") and path.removeprefix("/models/") in self._services:
-            return _BY_NAME
+            return BY_NAME
         return "unmatched"
 
     async def render(self, scope: Any) -> tuple[int, Headers, bytes]:

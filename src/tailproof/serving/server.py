@@ -59,11 +59,12 @@ class _Server:
         }
         self._app = App(self._settings, services, self._desk)
         listener = Listener(self._settings, self._app)
-        self._measure_pauses(metrics)
         self._handle_signals()
-        listener.start()
         for service in services.values():
             service.start()
+        await asyncio.to_thread(self._app.build_pages)
+        self._measure_pauses(metrics)
+        listener.start()
         self._announce(listener.url)
         sweep = asyncio.create_task(self._app.sweep(SWEEP_SECONDS))
         listener.finished.add_done_callback(lambda _task: self._stop.set())
