@@ -1,5 +1,6 @@
 """The pages for people and tools: `/` links to them, the documentation knows the real columns."""
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -101,3 +102,38 @@ def test_the_metrics_are_prometheus_text(server: Server) -> None:
     text = answer.body.decode()
     for name in ("requests_received_total", "inflight_requests", "queue_rows", "workers"):
         assert f"\ntailproof_{name}{{" in text, name
+
+
+def test_the_documentation_needs_no_network_and_its_files_block_nobody(server: Server) -> None:
+    page = run(ask(server.port, "GET", "/docs")).body.decode()
+    files = set(re.findall(r'(?:src|href)="([^"]+)"', page))
+    assert files
+    assert not [file for file in files if file.startswith(("http:", "https:", "//"))]
+
+    async def scenario() -> None:
+        requests = [ask(server.port, "GET", file) for file in sorted(files) * 5]
+        probes = [ask(server.port, "GET", "/health/live") for _ in range(20)]
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(*requests, *probes)
+        assert {answer.status for answer in answers} == {200}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("value", ["bytes=0-0", "bytes=-5", "bytes=0-0,2-3,5-9", "bytes=9-1", "x"])
+def test_ranges_of_a_file_are_answered(server: Server, value: str) -> None:
+    page = run(ask(server.port, "GET", "/docs")).body.decode()
+    file = re.findall(r'src="([^"]+\.js)"', page)[0]
+    answer = run(ask(server.port, "GET", file, headers=(("Range", value),)))
+    assert answer.status in {200, 206, 400, 416}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../pyproject.toml", "..%2f..%2fpages.py", "%2e%2e/pages.py", "/etc/passwd", "a%00b"],
+)
+def test_nothing_but_its_files_is_there(server: Server, path: str) -> None:
+    answer = run(ask(server.port, "GET", f"/static-offline-docs/{path}"))
+    assert 400 <= answer.status < 500
+    assert b"import" not in answer.body
+    assert b"root:" not in answer.body
