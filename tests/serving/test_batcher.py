@@ -113,7 +113,7 @@ class Bench:
         worker, batch, _ = self.workers.sent.pop(index)
         worker.in_flight.clear()
         self.workers.num_ready -= 1
-        self.batcher.lost({batch.batch_id}, "signal 9")
+        self.batcher.lost({batch.batch_id})
         self.batcher.workers_changed()
 
 
@@ -227,6 +227,20 @@ def test_a_dead_worker_fails_what_it_had_and_what_nobody_is_left_to_do() -> None
         assert isinstance(in_flight.error, Unavailable)
         assert isinstance(waiting.error, Unavailable)
         assert in_flight.error.retryable
+
+    on_a_loop(scenario)
+
+
+def test_a_worker_that_dies_before_the_turn_leaves_nobody_in_between() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        asked = Asked(1)
+        bench.batcher.submit(asked)
+        bench.workers.num_ready = 0  # seen by the pool, not told yet
+        await bench.turn()
+        assert bench.workers.sent == []
+        bench.batcher.workers_changed()
+        assert isinstance(asked.error, Unavailable)
 
     on_a_loop(scenario)
 

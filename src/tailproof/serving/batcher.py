@@ -137,7 +137,7 @@ class Batcher:
         else:
             self._schedule_turn()
 
-    def lost(self, batch_ids: set[int], reason: str) -> None:
+    def lost(self, batch_ids: set[int]) -> None:
         """These batches died with their worker: their requests are told at once."""
         now = self._clock()
         for flight in [self._flights.pop(batch_id) for batch_id in batch_ids]:
@@ -180,7 +180,7 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while True:
+        while self._pool.num_ready:  # a worker may have died since the policy was told
             now = self._clock()
             decision = self.policy.next_batch(now)
             if isinstance(decision, Dispatch):

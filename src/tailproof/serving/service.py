@@ -193,7 +193,7 @@ class ModelService:
         )
 
     def worker_lost(self, worker: Worker, reason: str, batch_ids: set[int]) -> None:
-        self._batcher.lost(batch_ids, reason)
+        self._batcher.lost(batch_ids)
         self._batcher.workers_changed()
         if reason == "stopped":
             return

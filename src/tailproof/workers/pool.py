@@ -190,10 +190,12 @@ class Pool:
                 await asyncio.wait({ended}, timeout=PATIENCE)
         finally:
             _kill_all(process.pid)
-            await process.wait()
             connection.close()
-            output.cancel()
+            with contextlib.suppress(TimeoutError):  # somebody may still hold its pipes
+                await asyncio.wait_for(process.wait(), PATIENCE)
             self._bury(worker, process.returncode or 0)
+            await asyncio.wait({output}, timeout=PATIENCE)  # its last words
+            output.cancel()
 
     def _bury(self, worker: Worker, code: int) -> None:
         reason = f"signal {-code}" if code < 0 else f"exit {code}"
