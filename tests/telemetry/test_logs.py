@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tailproof import __version__
 from tailproof.core.timeline import Timeline
 from tailproof.telemetry import logs
-from tailproof.telemetry.logs import MAX_LINE, Log, LogWriter
+from tailproof.telemetry.logs import MAX_LINE, MAX_STACK_LINES, Log, LogWriter
 from tailproof.telemetry.trace import Trace
 
 NOON = 1_700_000_000.5  # 2023-11-14T22:13:20.500Z
@@ -172,7 +172,8 @@ def test_an_event_says_what_it_was_told() -> None:
 
 def test_text_is_one_readable_line() -> None:
     assert written("text", lambda log: access(log, model="fraud", version="3", rows=1)) == (
-        b"22:13:20.500Z 200 POST /predict fraud@3 rows=1 total=5.3ms queue=1.0ms infer=2.0ms ok\n"
+        b"22:13:20.500Z 200 POST /predict fraud@3 rows=1 total=5.3ms queue=1.0ms infer=2.0ms ok"
+        b" id=p-1\n"
     )
     assert written(
         "text",
@@ -345,13 +346,30 @@ def test_no_value_of_an_access_record_makes_a_second_line(
 @pytest.mark.parametrize("log_format", ["json", "text"])
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
 def test_no_value_of_an_event_makes_a_second_line(forged: str, log_format: str) -> None:
-    line = written(
-        log_format, lambda log: log.event("e", forged, stack=forged, **{"odd key": forged})
-    )
+    fields = {"odd key": forged} | ({"stack": forged} if log_format == "json" else {})
+
+    line = written(log_format, lambda log: log.event("e", forged, **fields))
 
     assert_one_safe_line(line)
     if log_format == "json":
         assert json.loads(line)["event.name"] == "e"
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
+def test_a_stack_in_a_text_log_is_indented_lines_that_begin_nothing(forged: str) -> None:
+    lines = written("text", lambda log: log.event("e", "raised", stack=forged)).splitlines(True)
+
+    assert len(lines) <= 1 + MAX_STACK_LINES
+    for line in lines:
+        assert_one_safe_line(line)
+    assert not lines[0].startswith(b" ")
+    assert all(line.startswith(b"    ") for line in lines[1:])
+
+
+def test_a_stack_in_a_text_log_can_be_read() -> None:
+    stack = 'File "model.py", line 3, in load\n    weights[0]\nIndexError: no weights'
+    text = written("text", lambda log: log.event("e", "raised", stack=stack)).decode()
+    assert text.splitlines()[1:] == ["    " + line for line in stack.splitlines()]
 
 
 def test_one_hostile_record_spoils_only_itself() -> None:

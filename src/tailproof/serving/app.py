@@ -18,6 +18,7 @@ from tailproof.serving.paths import PAGES
 from tailproof.serving.predict import Predictor
 from tailproof.serving.service import ModelService
 from tailproof.serving.settings import ServerSettings
+from tailproof.telemetry.metrics import UNMATCHED
 
 if TYPE_CHECKING:
     from tailproof.serving.pages import Pages
@@ -72,7 +73,7 @@ class App:
         headers = scope.headers
         exchange.identify(headers)
         try:
-            if scope.method != route.method:
+            if _asked(scope) != route.method:
                 raise MethodNotAllowed(f"this route takes {route.method}")
             await route.handler(exchange, headers, proto)
         except RequestError as error:
@@ -156,8 +157,12 @@ class App:
         exchange = Exchange(self._desk, proto, scope.method, template)
         exchange.identify(scope.headers)
         try:
+            if template == UNMATCHED and scope.path.startswith("/models/"):
+                raise NotFound(f"no such model or path; served: {', '.join(self._services)}")
             status, headers, body = await self._pages.render(scope)
             exchange.answer(status, body, headers, outcome=_outcome(status))
+        except RequestError as error:
+            exchange.refuse(error)
         except asyncio.CancelledError:
             exchange.client_left()
         except Exception as error:  # noqa: BLE001  our own bug: told, logged, and not fatal
@@ -168,6 +173,12 @@ class App:
         fault = Fault(type(error).__name__, "bug", repr(error), retryable=False)
         body = b'{"detail":"internal error"}'
         exchange.answer(500, body, [JSON], outcome="failed", fault=fault)
+
+
+def _asked(scope: Any) -> str:
+    """The method; HEAD is a GET whose body the HTTP library keeps to itself."""
+    method: str = scope.method
+    return "GET" if method == "HEAD" else method
 
 
 def _respond(exchange: Exchange, status: int, content: dict[str, Any]) -> None:

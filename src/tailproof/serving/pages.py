@@ -17,6 +17,7 @@ from tailproof.serving import openapi
 from tailproof.serving.exchange import Headers
 from tailproof.serving.paths import BY_NAME, FIXED, STATIC
 from tailproof.serving.service import ModelService
+from tailproof.telemetry.metrics import UNMATCHED
 
 
 class Pages:
@@ -34,7 +35,7 @@ class Pages:
             return STATIC
         if path.startswith("/models/") and path.removeprefix("/models/") in self._services:
             return BY_NAME
-        return "unmatched"
+        return UNMATCHED
 
     async def render(self, scope: Any) -> tuple[int, Headers, bytes]:
         """Run FastAPI on a request without a body, and collect its whole answer."""
@@ -72,7 +73,7 @@ def _asgi_scope(scope: Any) -> dict[str, Any]:
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": scope.http_version,
-        "method": scope.method,
+        "method": "GET" if scope.method == "HEAD" else scope.method,  # granian drops the body
         "scheme": scope.scheme,
         "path": path,
         "raw_path": path.encode(),

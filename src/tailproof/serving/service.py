@@ -128,7 +128,8 @@ class ModelService:
     def unavailable(self) -> Unavailable:
         """The error for a request that comes while no worker is ready."""
         if self.manifest is None:
-            return Unavailable("model not loaded", reason="not_ready")
+            failed = "; the last attempt failed, /health says why" if self.reason else ""
+            return Unavailable(f"model not loaded{failed}", reason="not_ready")
         return Unavailable(
             "every worker is being replaced",
             reason="worker_lost",

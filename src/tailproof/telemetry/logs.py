@@ -23,6 +23,8 @@ from tailproof.telemetry.trace import Trace
 
 MAX_LINE = 8 * 2**10
 """Most bytes in a line, its newline included."""
+MAX_STACK_LINES = 40
+"""Most lines of a stack in a text log, each indented: no line of ours begins with a space."""
 MAX_VALUE = 1024
 """Most characters of a free text, such as an error message, in an access record."""
 CUTS = (MAX_LINE, 1024, 256, 64, 16)
@@ -394,13 +396,18 @@ class _Text:
     def event(
         self, name: str, message: str, level: Level, fields: Mapping[str, Any], now: float
     ) -> bytes:
-        words = [f"{key}={value}" for key, value in fields.items() if value is not None]
+        words = [
+            f"{key}={value}"
+            for key, value in fields.items()
+            if value is not None and key != "stack"
+        ]
         parts = (self._stamp(now), level.upper(), name, message, *words)
-        return _text_line(" ".join(parts))
+        stack = str(fields.get("stack") or "").splitlines()[-MAX_STACK_LINES:]
+        return _text_line(" ".join(parts)) + b"".join(_text_line("    " + s) for s in stack)
 
 
 def _describe(record: Access) -> str:
-    """`200 POST /predict fraud@3 rows=1 total=5.3ms queue=1.2ms infer=3.1ms ok`"""
+    """`200 POST /predict fraud@3 rows=1 total=5.3ms queue=1.2ms infer=3.1ms ok id=4f-1`"""
     model = f" {record.model}@{record.version or '-'}" if record.model else ""
     numbers = (
         ("rows", record.rows, ""),
@@ -410,7 +417,8 @@ def _describe(record: Access) -> str:
     )
     told = "".join(f" {name}={value}{unit}" for name, value, unit in numbers if value is not None)
     error = "".join(f" {text}" for text in (record.error, record.error_message) if text)
-    return f"{record.status} {record.method} {record.route}{model}{told} {record.outcome}{error}"
+    what = f"{record.status} {record.method} {record.route}{model}{told} {record.outcome}"
+    return f"{what}{error} id={record.request_id}"
 
 
 def _text_line(text: str) -> bytes:
