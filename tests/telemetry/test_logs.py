@@ -185,7 +185,7 @@ def test_text_is_one_readable_line() -> None:
             error="queue_full",
             message="the queue is full",
         ),
-    ) == (b"22:13:20.500Z 429 POST /predict total=1.0ms shed queue_full the queue is full\n")
+    ) == (b"22:13:20.500Z 429 POST /predict total=1.0ms shed queue_full the queue is full id=p-1\n")
     assert written(
         "text", lambda log: log.event("model.ready", "warm", model="fraud", pid=None)
     ) == (b"22:13:20.500Z INFO model.ready warm model=fraud\n")
