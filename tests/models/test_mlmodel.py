@@ -144,6 +144,15 @@ def test_without_a_signature_the_table_is_it(tmp_path: Path) -> None:
         model.signature({})
 
 
+def test_the_users_class_stands_in_for_a_signature_and_never_beside_one(tmp_path: Path) -> None:
+    fields = {"a": {"type": "float", "gt": 0.0}}
+    plain = model_with(tmp_path)
+    assert plain.signature({}, fields).inputs == (Column(name="a", type="float", gt=0.0),)
+    assert plain.signature({"b": {"type": "int"}}, fields).inputs == (Column(name="b", type="int"),)
+    signed = model_with(tmp_path, signature=signature_of(age="long"))
+    assert signed.signature({}, fields).inputs == (Column(name="age", type="int"),)
+
+
 def test_facts_are_those_that_are_declared(tmp_path: Path) -> None:
     model = model_with(tmp_path, metadata={"license": "MIT", "licence": ""})
     assert model.declared_fact("licence", "license") == "MIT"

@@ -63,9 +63,10 @@ class MLmodel:
     metadata: Mapping[str, Any]
     example_file: str | None
 
-    def signature(self, table: Table) -> Signature:
+    def signature(self, table: Table, fallback: Table | None = None) -> Signature:
         """The columns with the model's own constraints, and the user's `table` on top.
 
+        `fallback` stands in for the table of a model without a signature.
         Raises ModelError when the model's metadata is wrong or there is neither a signature nor a
         table, ConfigError when the table is wrong.
         """
@@ -78,6 +79,8 @@ class MLmodel:
                 own = merge(own, declared)
             except ConfigError as error:
                 raise ModelError(f"the model's own {COLUMNS_KEY} are wrong: {error}") from None
+        if own is None and not table:
+            table = fallback or {}
         if own is None and not table:
             raise ModelError(
                 "the model has no signature: log it with one, or declare its columns with their "

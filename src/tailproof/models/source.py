@@ -42,6 +42,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """MLflow tracking and registry server; None: MLflow's own environment and defaults."""
     columns: tuple[dict[str, Any], ...] = ()
     """The user's table of constraints, `{"name": ..., "ge": ...}`, merged into the signature."""
+    class_columns: tuple[dict[str, Any], ...] = ()
+    """The fields of the user's own class: the columns of a model that declares none itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from tailproof.core import slo
 from tailproof.core.errors import ConfigError, Unavailable
 from tailproof.core.latency_model import LatencyModel
 from tailproof.core.policy import Limits, Policy
 from tailproof.core.units import format_duration
 from tailproof.models.manifest import Manifest, digest
-from tailproof.models.signature import Validator, check_table
+from tailproof.models.signature import Column, Validator, check_table
 from tailproof.models.source import ModelSpec
 from tailproof.serving.batcher import Batcher, Ticket
 from tailproof.serving.protocols.native import NativeEncoder
@@ -66,7 +68,8 @@ class ModelService:
         self._encoder: NativeEncoder | None = None
         tail, typical = LatencyModel(), LatencyModel(TYPICAL_QUANTILE)
         self._policy = Policy(_limits(settings, None), tail, random.random, typical)
-        self._pool = Pool(_load_order(settings), settings.workers, self, clock)
+        spec = _spec(settings, self._user_class)
+        self._pool = Pool(_load_order(settings, spec), settings.workers, self, clock)
         self._batcher = Batcher(self._policy, self._pool, self._columns, self, clock)
         self.metrics = metrics.model(self.name, settings.slo, ROUTES, self._live_state)
 
@@ -276,8 +279,9 @@ def _limits(settings: ModelSettings, model_max_rows: int | None) -> Limits:
     )
 
 
-def _spec(settings: ModelSettings) -> ModelSpec:
+def _spec(settings: ModelSettings, user_class: type | None) -> ModelSpec:
     columns = settings.columns if isinstance(settings.columns, dict) else {}
+    fields = Validator.of_class(user_class).signature.inputs if user_class is not None else ()
     return ModelSpec(
         source=settings.source,
         name=settings.name,
@@ -286,14 +290,20 @@ def _spec(settings: ModelSettings) -> ModelSpec:
         trust=settings.trust,
         tracking_uri=settings.tracking_uri,
         columns=tuple({"name": name, **table} for name, table in columns.items()),
+        class_columns=tuple(_declared(field) for field in fields),
     )
 
 
-def _load_order(settings: ModelSettings) -> frames.Load:
+def _declared(column: Column) -> dict[str, Any]:
+    """What a column says, as a table; what it leaves open is left out."""
+    return {key: value for key, value in msgspec.to_builtins(column).items() if value is not None}
+
+
+def _load_order(settings: ModelSettings, spec: ModelSpec) -> frames.Load:
     """What to load, and how to warm it up: no batch over the SLO will ever be formed."""
     latencies = slo.latencies(settings.slo)
     longest = latencies[0].threshold if latencies else LONGEST_WARMUP_BATCH
-    return frames.Load(_spec(settings), _warmup_sizes(settings), longest)
+    return frames.Load(spec, _warmup_sizes(settings), longest)
 
 
 def _warmup_sizes(settings: ModelSettings) -> tuple[int, ...]:

@@ -102,6 +102,12 @@ def test_the_users_table_comes_on_top(write: Write) -> None:
         load(module, columns=({"name": "age", "le": 10},))
 
 
+def test_without_columns_of_its_own_the_fields_of_the_users_class_are(write: Write) -> None:
+    module = write("class Model:\n    def predict(self, columns):\n        return columns['a']\n")
+    loaded = load(module, class_columns=({"name": "a", "type": "float", "ge": 0.0},))
+    assert loaded.manifest.signature.inputs == (Column(name="a", type="float", ge=0.0),)
+
+
 def test_without_columns_of_its_own_the_table_is_the_signature(write: Write) -> None:
     module = write("class Model:\n    def predict(self, columns):\n        return columns['a']\n")
     loaded = load(module, columns=({"name": "a", "type": "float"},))

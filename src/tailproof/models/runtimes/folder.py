@@ -33,7 +33,7 @@ def _loaded(resolved: Resolved, spec: ModelSpec, progress: Progress) -> LoadedMo
     model = mlmodel.read(resolved.folder)
     files = files_of(resolved.folder)
     is_vouched = not resolved.over_network or check_network_model(model, digest(files), spec.trust)
-    signature = model.signature(table_of(spec.columns))
+    signature = model.signature(table_of(spec.columns), table_of(spec.class_columns))
     opened = _opened(model, spec, signature, progress, is_vouched=is_vouched)
     example = example_columns(signature, model.example())
     manifest = Manifest(

@@ -102,6 +102,7 @@ def _signature_of(model: Any, spec: ModelSpec) -> Signature:
     table = table_of(spec.columns)
     declared = _attribute(model, "columns")
     if declared is None:
+        table = table or table_of(spec.class_columns)
         if not table:
             raise ModelError(
                 "the object declares no `columns`: give it some, or declare them with their types "
