@@ -100,7 +100,9 @@ class Validator:
         become a gigabyte of objects, and seconds in which nobody else is served."""
         if self._reader.known is None:
             return  # a class that takes any key
-        num_openers, num_commas = _punctuation(body)
+        num_openers, num_closers, num_commas = _punctuation(body)
+        if num_openers != num_closers:
+            raise Malformed("the body is not JSON: its brackets do not match")
         if num_openers > self._max_rows + 1:
             raise TooLarge(f"over {self._max_rows} rows in one request, or nested values")
         if num_commas > self._max_rows * max(1, len(self._reader.known)):
@@ -197,13 +199,16 @@ class Validator:
         return [_nan_to_none(row, optional) if isinstance(row, Mapping) else row for row in rows]
 
 
-def _punctuation(body: bytes) -> tuple[int, int]:
-    """How many `{` and `[`, and how many `,`, a JSON text has outside of its strings."""
+def _punctuation(body: bytes) -> tuple[int, int, int]:
+    """How many of `{[`, of `}]` and of `,` a JSON text has outside of its strings."""
     text = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), dtype=np.uint8)
     num_quotes = np.cumsum(text == ord('"'), dtype=np.uint8)  # only whether it is odd matters
     outside = (num_quotes & 1) == 0
     openers = (text == ord("{")) | (text == ord("["))
-    return int((openers & outside).sum()), int(((text == ord(",")) & outside).sum())
+    closers = (text == ord("}")) | (text == ord("]"))
+    found = (openers, closers, text == ord(","))
+    num_openers, num_closers, num_commas = (int((each & outside).sum()) for each in found)
+    return num_openers, num_closers, num_commas
 
 
 def check_table(table: Table) -> None:
