@@ -19,8 +19,10 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry
 
 import processes
@@ -107,6 +109,9 @@ class RequestPath:
         self.headers = {"content-type": "application/json", "content-length": "48"}
         self.exchanges = [self._exchange() for _ in range(size)]
         self.near, self.far = socket.socketpair()
+        self.policy = _warm_policy()
+        jitter = np.random.default_rng(seed).normal(0.002, 0.0001, 10_000)
+        self.durations = cycle(np.abs(jitter).tolist())
 
     def _exchange(self) -> Exchange:
         exchange = Exchange(self.desk, self.proto, "POST", "/predict", "fraud")
@@ -130,20 +135,12 @@ class RequestPath:
 
     def admit(self) -> None:
         """The policy: let in, form the batch, learn from its end."""
-        policy = Policy(Limits(threshold=0.05), self.latency(), lambda: 0.5)
-        policy.set_workers(1)
+        policy = self.policy
         for _ in range(self.size):
             policy.arrive(Queued(rows=1, arrived=0.0), 0.0)
         decision = policy.next_batch(0.0)
         assert isinstance(decision, Dispatch)
-        policy.finished(decision.rows, 0.002, 0.002)
-
-    def latency(self) -> LatencyModel:
-        """A warmed-up model of the batch time."""
-        model = LatencyModel()
-        for power in range(9):
-            model.observe(1 << power, 0.002)
-        return model
+        policy.finished(decision.rows, next(self.durations), 0.002)
 
     def frame(self) -> None:
         """Rows to column buffers to one frame."""
@@ -227,6 +224,15 @@ class RequestPath:
         calls = {name: getattr(self, name) for name in SIDES if name != "log"}
         calls["log"] = self.log_records
         return {name: spread(calls[name], self.size) for name in SIDES}
+
+
+def _warm_policy() -> Policy:
+    """With one worker, and batches that took 2 ms whatever their size."""
+    policy = Policy(Limits(threshold=0.05), LatencyModel(), lambda: 0.5, LatencyModel(0.5))
+    policy.set_workers(1)
+    for power in range(9):
+        policy.observe(1 << power, 0.002)
+    return policy
 
 
 def spread(stage: Callable[[], Any], num_requests: int, seconds: float = 0.05) -> Spread:
