@@ -17,7 +17,8 @@ import pytest
 import tailproof
 from tailproof import cli, config, reference
 from tailproof.core import errors
-from tailproof.serving.settings import MAX_ROWS, ModelSettings, ServerSettings
+from tailproof.models.signature import MAX_ROWS
+from tailproof.serving.settings import ModelSettings, ServerSettings
 
 ROOT = Path(__file__).parent.parent
 READMES = (ROOT / "README.md", ROOT / "README.zh-TW.md")

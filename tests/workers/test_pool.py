@@ -271,7 +271,7 @@ def test_a_worker_that_is_replaced_is_told_as_stalled() -> None:
     async def scenario(pool: Pool, told: Told) -> None:
         await until(lambda: pool.num_ready == 1, "ready")
         worker = pool.submit(*batch(1, 668.0))
-        pool.replace(worker, "stalled")
+        pool.replace(worker)
         await until(lambda: told.lost, "told of the loss", seconds=5.0)
         assert told.lost == [("stalled", {1})]
         await until(lambda: pool.num_ready == 1, "a successor")

@@ -12,10 +12,8 @@ from tailproof.serving.settings import ServerSettings
 SWEEP_SECONDS = 0.25
 """How often deadlines are looked at: they are kept this exactly."""
 
-
 MAX_CHUNKS = 65_536
 """Most chunks of one body: each costs us, however small it is."""
-
 
 BODY_BUDGET = 256 * 2**20
 """Most bytes of bodies that are being read at a time, as announced (unannounced: the most that
@@ -87,7 +85,7 @@ class BodyReader:
             self._held_bytes -= held
 
     def _hold(self, num_bytes: int) -> None:
-        if self._held_bytes + num_bytes > max(self._budget, num_bytes):
+        if self._held_bytes + num_bytes > self._budget:
             raise Unavailable("too many large bodies are being read", reason="body_budget")
         self._held_bytes += num_bytes
 

@@ -27,6 +27,9 @@ Handler = Callable[[Exchange, Any, Any], Awaitable[None]]
 """Answers one exchange, given the request's headers and granian's protocol object."""
 
 
+ANY = "any"
+"""The method of a route that looks at it by itself."""
+
 ROUTES = (
     "/health",
     "/health/live",
@@ -65,15 +68,12 @@ class App:
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
         """Handle one HTTP request."""
-        route = self._routes.get(scope.path)
-        if route is None:
-            await self._rare(scope, proto)
-            return
+        route = self._routes.get(scope.path) or self._page(scope)
         exchange = Exchange(self._desk, proto, scope.method, route.template, route.model)
         headers = scope.headers
         exchange.identify(headers)
         try:
-            if _asked(scope) != route.method:
+            if route.method not in (_asked(scope), ANY):
                 raise MethodNotAllowed(f"this route takes {route.method}")
             await route.handler(exchange, headers, proto)
         except RequestError as error:
@@ -150,23 +150,19 @@ class App:
         body, content_type = self._desk.metrics.render(headers.get("accept") or "")
         exchange.answer(200, body, [("content-type", content_type)])
 
-    async def _rare(self, scope: Any, proto: Any) -> None:
-        """Pages, through FastAPI; what it does not know either is counted as `unmatched`."""
-        assert self._pages is not None, "built before any request is read"
-        template = self._pages.template(scope.path)
-        exchange = Exchange(self._desk, proto, scope.method, template)
-        exchange.identify(scope.headers)
-        try:
+    def _page(self, scope: Any) -> Route:
+        """Through FastAPI; what it does not know either is counted as `unmatched`."""
+        pages = self._pages
+        assert pages is not None, "built before any request is read"
+        template = pages.template(scope.path)
+
+        async def handler(exchange: Exchange, _headers: Any, _proto: Any) -> None:
             if template == UNMATCHED and scope.path.startswith("/models/"):
                 raise NotFound(f"no such model or path; served: {', '.join(self._services)}")
-            status, headers, body = await self._pages.render(scope)
+            status, headers, body = await pages.render(scope)
             exchange.answer(status, body, headers, outcome=_outcome(status))
-        except RequestError as error:
-            exchange.refuse(error)
-        except asyncio.CancelledError:
-            exchange.client_left()
-        except Exception as error:  # noqa: BLE001  our own bug: told, logged, and not fatal
-            self._bug(exchange, error)
+
+        return Route(template, ANY, handler)
 
     def _bug(self, exchange: Exchange, error: Exception) -> None:
         self._desk.log.event("server.bug", repr(error), "error", exception=error)

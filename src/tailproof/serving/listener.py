@@ -23,8 +23,6 @@ from tailproof.serving.settings import ServerSettings
 
 BACKLOG = 2048
 """Connections that the kernel may hold until they are accepted."""
-MIN_HEADER_BUFFER = 8192
-"""The HTTP library's smallest limit."""
 UNREAD_SECONDS = 30.0
 """A client that takes none of its answer for so long is cut off, by the kernel."""
 TURN_AWAY_SECONDS = 0.5
@@ -102,7 +100,7 @@ class _Server(Granian):
             backpressure=settings.max_connections,
             http1_settings=HTTP1Settings(
                 header_read_timeout=round(settings.header_timeout * 1e3),
-                max_buffer_size=max(settings.max_header, MIN_HEADER_BUFFER),
+                max_buffer_size=settings.max_header,
             ),
             log_enabled=False,
         )
@@ -154,7 +152,7 @@ def _drop_newcomers(listening: socket.socket) -> None:
 async def _turn_away_backlog(listening: socket.socket) -> None:
     """Tell 503 to all that the kernel has accepted and granian has not; nobody is waited for."""
     connections = []
-    with contextlib.suppress(BlockingIOError):
+    with contextlib.suppress(OSError):  # none is left, or no descriptor for it
         while True:
             connection, _ = listening.accept()
             connection.setblocking(False)

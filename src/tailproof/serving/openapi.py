@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 
 from tailproof.models.manifest import Manifest
-from tailproof.models.signature import Output
+from tailproof.models.signature import MAX_ROWS, Output
 from tailproof.serving.service import ModelService
-from tailproof.serving.settings import MAX_ROWS
 
 _ERRORS = {
     "400": "the body is not JSON",

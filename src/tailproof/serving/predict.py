@@ -70,7 +70,7 @@ class Predictor:
         exchange.unread = False
         rows, is_list = service.validator.rows(body)
         exchange.rows = len(rows)
-        exchange.version = service.manifest.version if service.manifest else None
+        exchange.version = service.version
         prediction = Prediction(service, exchange, rows, is_list=is_list)
         service.submit(prediction)
         exchange.done = asyncio.get_running_loop().create_future()

@@ -19,11 +19,11 @@ from tailproof.models.signature import Column, Validator, check_table
 from tailproof.models.source import ModelSpec
 from tailproof.serving.batcher import Batcher, Ticket
 from tailproof.serving.protocols.native import NativeEncoder
-from tailproof.serving.settings import MAX_ROWS, ModelSettings
+from tailproof.serving.settings import ModelSettings
 from tailproof.telemetry.logs import Level, Log
 from tailproof.telemetry.metrics import LiveState, Metrics
 from tailproof.workers import frames
-from tailproof.workers.pool import Pool, Worker
+from tailproof.workers.pool import LOAD_FAILED, STOPPED, Pool, Worker
 
 ROUTES = ("/predict", "/models/{name}/predict")
 """Route templates of every model."""
@@ -187,29 +187,22 @@ class ModelService:
         if failure.stack is not None:
             self.reason = f"loading raised {failure.error}; the log says where"
         self.metrics.load_failed()
-        self._event(
-            "model.load_failed",
-            failure.message,
-            worker,
-            level="error",
-            error=failure.error,
-            stack=failure.stack,
-        )
+        self._raised("model.load_failed", worker, failure)
 
     def worker_lost(self, worker: Worker, reason: str, batch_ids: set[int]) -> None:
         self._batcher.lost(batch_ids)
         self._batcher.workers_changed()
-        if reason == "stopped":
+        if reason == STOPPED:
             return
         self.metrics.worker_restart(reason)
-        if reason != "load_failed":
+        if reason != LOAD_FAILED:
             self._event("worker.lost", reason, worker, level="warning")
 
     def sweep(self, request_timeout: float) -> None:
         """Replace the workers whose batch is older than any request may get: nobody waits for
         it any more, and what has not come by then hardly ever comes."""
         for worker in self._batcher.stalled(request_timeout):
-            self._pool.replace(worker, "stalled")
+            self._pool.replace(worker)
 
     def worker_restarts(self, worker: Worker, delay: float) -> None:
         when = f"in {format_duration(delay)}" if delay else "now"
@@ -233,14 +226,7 @@ class ModelService:
 
     def batch_failed(self, worker: Worker, frame: frames.Failed, rows: int) -> None:
         self.metrics.batch_failed(self.version)
-        self._event(
-            "model.raised",
-            frame.message,
-            worker,
-            level="error",
-            error=frame.error,
-            stack=frame.stack,
-        )
+        self._raised("model.raised", worker, frame)
 
     def bug(self, error: Exception) -> None:
         self._log.event("server.bug", repr(error), "error", model=self.name)
@@ -249,15 +235,21 @@ class ModelService:
         """Take over what a worker found out about the model. Raises ConfigError."""
         manifest = loaded.manifest
         validator = (
-            Validator.of_class(self._user_class, manifest.signature, max_rows=MAX_ROWS)
+            Validator.of_class(self._user_class, manifest.signature)
             if self._user_class
-            else Validator.compile(manifest.signature, max_rows=MAX_ROWS)
+            else Validator.compile(manifest.signature)
         )
         self.manifest, self._validator = manifest, validator
         self._encoder = NativeEncoder(manifest, self.settings.output, self.settings.output_list)
         self.load_seconds, self.warmup_seconds = loaded.load_seconds, loaded.warmup_seconds
         self.reason = None
         self._policy.set_limits(_limits(self.settings, manifest.max_rows))
+
+    def _raised(
+        self, name: str, worker: Worker, failure: frames.LoadFailed | frames.Failed
+    ) -> None:
+        error, stack = failure.error, failure.stack
+        self._event(name, failure.message, worker, level="error", error=error, stack=stack)
 
     def _event(
         self, name: str, message: str, worker: Worker, *, level: Level = "info", **fields: Any

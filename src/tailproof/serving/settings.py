@@ -8,9 +8,6 @@ from msgspec import Meta
 
 from tailproof.core.slo import Slo
 
-MAX_ROWS = 4096
-"""Most rows in one request of `/predict`."""
-
 Text = Annotated[str, Meta(min_length=1, description="some text")]
 Count = Annotated[int, Meta(ge=1, description="a whole number from 1")]
 Processes = Annotated[int, Meta(ge=1, le=1024, description="a whole number from 1 to 1024")]

@@ -22,8 +22,8 @@ FAILED_DELAY_LIMIT = 30.0
 """Longest back-off of a worker that never got ready."""
 PATIENCE = 0.2
 """Seconds that a worker which closed its socket has to end by itself, for its exit code."""
-FAILED_STAGE = "load_failed"
-STALLED_STAGE = "stalled"
+LOAD_FAILED, STALLED, STOPPED = "load_failed", "stalled", "stopped"
+"""Why a worker ended, where its exit code does not say so; the first two are its last stage too."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 MAX_OUTPUT_LINE = 64 * 2**10
 
@@ -141,9 +141,9 @@ class Pool:
         worker.connection.send(batch, body)
         return worker
 
-    def replace(self, worker: Worker, reason: str) -> None:
+    def replace(self, worker: Worker) -> None:
         """Kill a worker that will not come back by itself; another one follows."""
-        worker.stage = reason
+        worker.stage = STALLED
         _kill_all(worker.pid)
 
     async def _supervise(self, number: int) -> None:
@@ -199,11 +199,11 @@ class Pool:
 
     def _bury(self, worker: Worker, code: int) -> None:
         reason = f"signal {-code}" if code < 0 else f"exit {code}"
-        if worker.stage in {FAILED_STAGE, STALLED_STAGE}:
+        if worker.stage in {LOAD_FAILED, STALLED}:
             reason = worker.stage
         worker.state = State.DEAD
         lost, worker.in_flight = worker.in_flight, set()
-        self._listener.worker_lost(worker, "stopped" if self._stopping else reason, lost)
+        self._listener.worker_lost(worker, STOPPED if self._stopping else reason, lost)
 
     def received(self, worker: Worker, frame: frames.Frame, body: memoryview) -> None:
         """A frame came from `worker` (called by its connection)."""
@@ -220,7 +220,7 @@ class Pool:
                 worker.ready_at = worker.last_finished = self._clock()
                 self._listener.worker_ready(worker, frame)
             case frames.LoadFailed():
-                worker.stage = FAILED_STAGE
+                worker.stage = LOAD_FAILED
                 self._listener.worker_load_failed(worker, frame)
             case _:
                 raise frames.FrameError(f"a worker does not send {type(frame).__name__}")
