@@ -13,9 +13,10 @@ from msgspec import Meta
 
 from tailproof import config, reference
 from tailproof.core.errors import ConfigError
+from tailproof.core.setting import setting
 from tailproof.core.slo import Availability, Latency
 from tailproof.core.units import format_size, parse_size
-from tailproof.serving.settings import ModelSettings, ServerSettings, setting
+from tailproof.serving.settings import ModelSettings, ServerSettings
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

@@ -23,7 +23,14 @@ import msgspec
 
 from tailproof.core import slo
 from tailproof.core.errors import ConfigError
-from tailproof.core.units import format_duration, format_size, parse_duration, parse_size
+from tailproof.core.units import (
+    format_duration,
+    format_rate,
+    format_size,
+    parse_duration,
+    parse_rate,
+    parse_size,
+)
 from tailproof.models.source import default_name, parse
 from tailproof.serving.settings import ModelSettings, ServerSettings
 
@@ -32,7 +39,12 @@ PREFIX = "TAILPROOF_"
 
 S = TypeVar("S")
 
-_UNITS = {"duration": parse_duration, "size": parse_size, "slo": slo.parse}
+_UNITS = {
+    "duration": parse_duration,
+    "rate": parse_rate,
+    "size": parse_size,
+    "slo": slo.parse,
+}
 _PYTHON_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _AT = re.compile(r" - at `[^`]*`$")
 _OUR_WORDS = {"Expected": "expected", "object": "table", "str": "text", " | null": "", "`": ""}
@@ -389,4 +401,6 @@ def in_unit(value: Any, unit: str | None) -> str:
         return format_duration(value) if value else "0s"
     if unit == "size":
         return format_size(value)
+    if unit == "rate":
+        return format_rate(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -45,6 +45,11 @@ def format_duration(seconds: float) -> str:
     return f"{float(f'{seconds:.3g}'):g}s" if abs(seconds) < 999.5 else f"{seconds:.0f}s"
 
 
+def format_rate(rate: float) -> str:
+    """2000.0 -> `2000/s`, 0.25 -> `0.25/s`: whole numbers from 100 on, else three digits."""
+    return f"{rate:.0f}/s" if abs(rate) >= 100 else f"{float(f'{rate:.3g}'):g}/s"
+
+
 def format_size(num_bytes: int) -> str:
     """16777216 -> `16MiB`: the largest binary unit that divides it, so nothing is rounded."""
     for unit in ("GiB", "MiB", "KiB"):

@@ -1,11 +1,12 @@
 """Everything that can be set about serving, once: flag, environment name, TOML key and help text
 are all derived from these fields (see `tailproof.config`)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from tailproof.core.setting import setting
 from tailproof.core.slo import Slo
 
 Text = Annotated[str, Meta(min_length=1, description="some text")]
@@ -32,21 +33,6 @@ Digest = Annotated[
         description="sha256: and 64 lower-case hex digits",
     ),
 ]
-
-
-def setting(
-    default: Any,
-    help_text: str,
-    *,
-    unit: Literal["duration", "size", "slo"] | None = None,
-    flag: bool = True,
-    key: str | None = None,
-) -> Any:
-    """A field with its help text. `unit` says how its text is read; a setting without `flag` can
-    only be written in the file; `key` is its name there when that is not the field's own. The
-    bounds of a value stand in the field's type, with the words for an error message."""
-    metadata = {"help": help_text, "unit": unit, "flag": flag, "key": key}
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

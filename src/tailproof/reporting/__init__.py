@@ -1,0 +1,1 @@
+"""Every picture and table, and the documents and folders that they are made from."""
