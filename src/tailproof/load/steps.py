@@ -53,7 +53,7 @@ class SenderFacts:
     run_queue_wait: float | None
     """Time it was ready to run and a core was not free (/proc/self/schedstat); None: unknown."""
     loop_lag: Floats
-    """How late its loop was: one value for each time it woke for an arrival, or a sample of them."""
+    """How late its loop was: a value for each time it woke for an arrival, or a sample."""
     gc_pauses: Floats
     max_in_flight: int
     num_connections: int

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import msgspec
@@ -89,14 +90,11 @@ def write_document(path: Path, document: Document) -> None:
 def write_step(path: Path, step: StepData) -> None:
     """Raises ConfigError when it cannot be written."""
     recording = step.recording
-    about = {name: _number(getattr(step, name)) for name in _ABOUT}
+    found: dict[str, Any] = {name: getattr(recording, name) for name in columns()}
+    found |= {f"about_{name}": _number(getattr(step, name)) for name in _ABOUT}
+    found["replicas"] = np.array(recording.replicas, dtype=np.str_)
     with _replacing(path / "steps" / f"{step.index:03d}.npz") as file, file.open("wb") as stream:
-        np.savez(
-            stream,
-            **{name: getattr(recording, name) for name in columns()},  # type: ignore[arg-type]
-            **{f"about_{name}": value for name, value in about.items()},
-            replicas=np.array(recording.replicas, dtype=np.str_),
-        )
+        np.savez(stream, **found)
 
 
 def read(path: Path) -> Run:
