@@ -11,8 +11,8 @@ BIN   := $(VENV)/bin
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## train, register, serve and ask a fraud model, on this machine
-	@$(BIN)/tailproof demo
+demo: $(READY) ## train, register, serve and prove a fraud model beside a hand-written service
+	@$(BIN)/tailproof demo --beside examples/handmade.py
 
 setup: $(READY) ## only create .venv with everything in it
 

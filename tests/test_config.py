@@ -1,6 +1,8 @@
 """Flags > environment > file > defaults, and every mistake named where the user made it."""
 
 import dataclasses
+import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from msgspec import Meta
 
 from tailproof import config, reference
+from tailproof.config import LoadConfig
 from tailproof.core.errors import ConfigError
 from tailproof.core.setting import setting
 from tailproof.core.slo import Availability, Latency
@@ -266,7 +269,7 @@ def test_a_new_field_has_flag_variable_key_and_reference_at_once() -> None:
     assert "`TAILPROOF_PATIENCE_LIMIT`" in reference.table_of(extended)
 
 
-def test_a_yes_or_no_has_a_flag_for_each() -> None:
+def test_a_yes_or_no_is_a_switch() -> None:
     extended = _extended(ServerSettings, ("strict", bool, setting(False, "refuse more")))
     command = click.Command("x", params=list(config.options(extended)), callback=lambda **kw: kw)
 
@@ -274,20 +277,22 @@ def test_a_yes_or_no_has_a_flag_for_each() -> None:
         return dict(command.main(list(line), standalone_mode=False))
 
     assert config.from_flags(extended, flags()) == {}
-    for line, value in (("--strict", True), ("--no-strict", False)):
-        built = config.build(extended, config.from_flags(extended, flags(line)))
-        assert built.strict is value  # type: ignore[attr-defined]
+    built = config.build(extended, config.from_flags(extended, flags("--strict")))
+    assert built.strict is True  # type: ignore[attr-defined]
 
 
 def test_no_two_settings_share_a_flag_or_a_variable() -> None:
-    settings = config.settings_of(ServerSettings) + config.settings_of(ModelSettings)
-    flags = [item.flag for item in settings if item.flag]
-
-    assert len(set(flags)) == len(flags)
+    for classes in (config.SERVING, config.LOADING):  # of one command
+        settings = [item for cls in classes for item in config.settings_of(cls)]
+        flags = [item.flag for item in settings if item.flag]
+        assert len(set(flags)) == len(flags)
+    variables = [item.variable for item in config.all_settings() if item.variable]
+    shared = {name for name in variables if variables.count(name) > 1}
+    assert shared == {"TAILPROOF_SLO"}  # one SLO, written once
 
 
 def test_every_setting_has_words_and_a_default_that_passes_its_own_check() -> None:
-    for cls in (ServerSettings, ModelSettings):
+    for cls in (*config.SERVING, *config.LOADING):
         for item in config.settings_of(cls):
             assert item.help, item.field
             assert config.kind_of(item), item.field
@@ -316,3 +321,63 @@ def test_settings_are_frozen() -> None:
 def test_sizes_are_printed_as_they_are_read(num_bytes: int, text: str) -> None:
     assert format_size(num_bytes) == text
     assert parse_size(text) == num_bytes
+
+
+def load_test(*lines: str, environ: dict[str, str] | None = None, **flags: object) -> LoadConfig:
+    """Settings of a load test with a file of these lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tailproof.toml"
+        file.write_text("\n".join(lines))
+        return config.load_test(flags, environ or {}, file)
+
+
+def test_a_load_test_asks_what_the_only_model_must_hold() -> None:
+    model = ("[models.fraud]", 'source = "demo:fraud"', 'slo = ["p95 < 40ms"]')
+
+    assert load_test(*model).load.slo == (Latency(95.0, 0.040),)
+    assert load_test(*model, "[prove]", 'slo = ["p99 < 1s"]').load.slo == (Latency(99.0, 1.0),)
+    assert load_test(*model, slo=("p50 < 5ms",)).load.slo == (Latency(50.0, 0.005),)
+    by_variable = load_test(*model, environ={"TAILPROOF_SLO": "p90 < 9ms"})
+    assert by_variable.load.slo == (Latency(90.0, 0.009),)
+
+
+def test_of_two_models_a_load_test_takes_no_slo() -> None:
+    models = [f'[models.{name}]\nsource = "x"\nslo = ["p95 < 40ms"]' for name in ("a", "b")]
+
+    assert load_test(*models).load.slo == ()
+
+
+def test_a_load_test_reads_its_table_its_variables_and_its_flags() -> None:
+    found = load_test(
+        "[prove]",
+        'budget = "3m"',
+        "seed = 5",
+        'for = "10s"',
+        environ={"TAILPROOF_PROVE_SEED": "6", "TAILPROOF_PROVE_FOR": "11s"},
+        seconds="12s",
+        rate="300/s",
+    )
+
+    assert found.load.budget == 180.0
+    assert found.target.seed == 6
+    assert found.load.seconds == 12.0
+    assert found.load.rate == 300.0
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('budget = "0s"', "prove.budget = '0s': expected a duration from 1s to 24h"),
+        ("budgit = 1", "prove.budgit = 1: unknown key; did you mean budget?"),
+        ('rate = "300"', "prove.rate = '300': expected a rate with its unit, such as 300/s"),
+        ('rate = "2000000/s"', "prove.rate = '2000000/s': expected a rate above 0/s"),
+    ],
+)
+def test_what_is_wrong_in_the_table_of_a_load_test_is_named(line: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load_test("[prove]", line)
+
+
+def test_a_load_test_has_a_table_not_a_value() -> None:
+    with pytest.raises(ConfigError, match="expected a table"):
+        load_test("prove = 5")

@@ -1,24 +1,34 @@
 """The `tailproof` command: one function a command, each a thin face of the package.
 
 Exit codes: 0 done, or the answer is yes; 1 the answer is no; 2 wrong usage or configuration;
-3 undecided. An expected error is one line on stderr. Commands import what they run, so that
-`--help` stays quick.
+3 undecided, or the measurement is invalid. An expected error is one line on stderr. Commands import
+what they run, so that `--help` stays quick.
 """
 
 import os
+import re
+import shlex
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from tailproof import __version__, config
 from tailproof.core.errors import ConfigError, TailproofError
-from tailproof.core.units import parse_duration
+from tailproof.core.units import parse_duration, parse_size
+from tailproof.load.settings import LoadSettings, TargetSettings
 from tailproof.serving.settings import ModelSettings, ServerSettings
 
-OK, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
+if TYPE_CHECKING:
+    from tailproof.reporting.document import Document
+
+OK, NO, USAGE, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
+EXIT_CODES = {"PASS": OK, "FAIL": NO, "UNDECIDED": UNDECIDED, "INVALID": UNDECIDED}
+COMPARED = {"better": OK, "no difference": OK, "worse": NO, "undecided": UNDECIDED}
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -27,7 +37,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if not os.environ.get("TAILPROOF_DEBUG"):
         sys.excepthook = _one_line
     try:
-        code = cli.main(arguments, prog_name="tailproof", standalone_mode=False)
+        given = sys.argv[1:] if arguments is None else arguments
+        code = cli.main(given, prog_name="tailproof", standalone_mode=False, obj=given)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         code = USAGE
@@ -91,6 +102,156 @@ def serve(models: tuple[str, ...], file: Path | None, **flags: object) -> int:
     return run(settings.server, list(settings.models))
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The forms in which a report is wanted."""
+
+    as_json: bool
+    html: Path | None
+    junit: Path | None
+    lang: str
+
+
+def _report_options(*, junit: bool = True) -> list[click.Option]:
+    path = click.Path(path_type=Path, dir_okay=False)
+    options = [
+        click.Option(["--json", "as_json"], is_flag=True, help="print one JSON document"),
+        click.Option(["--html"], metavar="FILE", type=path, help="write one self-contained page"),
+        click.Option(
+            ["--lang"],
+            type=click.Choice(["en", "zh-TW"]),
+            default="en",
+            help="language that the page opens in  [default: en]",
+        ),
+    ]
+    if junit:
+        options.append(
+            click.Option(["--junit"], metavar="FILE", type=path, help="write JUnit XML, for CI")
+        )
+    return options
+
+
+@cli.command(
+    params=[
+        *config.options(LoadSettings),
+        *config.options(TargetSettings),
+        *_report_options(),
+    ],
+    epilog="Durations and rates carry units: 50ms, 30s, 5m; 300/s. Every option can also be set in "
+    "the environment (--budget: TAILPROOF_PROVE_BUDGET) or in tailproof.toml, under [prove].",
+)
+@click.argument("url")
+@_config_option
+@click.pass_obj
+def prove(given: list[str], /, url: str, file: Path | None, **flags: Any) -> int:
+    """Load-test the service at URL and judge it: PASS, FAIL, UNDECIDED or INVALID.
+
+    Without --rate, --require or --steps it searches for the highest rate that holds the SLO.
+    Requests leave when the schedule says, whatever the service does, and are timed from then.
+    Exit code: 0 PASS, 1 FAIL, 3 UNDECIDED or INVALID.
+    """
+    found = config.load_test(flags, os.environ, file)
+    wanted = _wanted(flags)
+
+    from tailproof.load import job, prove, replay
+    from tailproof.reporting.live import Live
+
+    live, again = Live(as_json=wanted.as_json), _again(given)
+    if found.load.locustfile is not None:
+        document = replay.run(
+            url, found.target, found.load, live, environ=os.environ, command=again
+        )
+    else:
+        document = prove.run(job.make(url, found.target, found.load, os.environ, again), live)
+    return _deliver(document, Path(str(document.run)), wanted)
+
+
+@cli.command(params=[*config.options(TargetSettings), *_report_options(junit=False)])
+@click.argument("url")
+@click.option(
+    "--requests",
+    metavar="INTEGER",
+    type=click.IntRange(2, 10_000),
+    default=30,
+    help="how many, one after the other  [default: 30]",
+)
+@_config_option
+def probe(url: str, requests: int, file: Path | None, **flags: Any) -> int:
+    """A few requests to URL, one by one: the first against the warm ones, and the counters.
+
+    A closed loop of one: it says how long a lone request takes, and nothing about load.
+    """
+    found = config.load_test(flags, os.environ, file)
+    wanted = _wanted(flags)
+
+    from tailproof.load import job
+    from tailproof.load.probe import probe as ask
+    from tailproof.reporting import html
+    from tailproof.reporting.console import probe_lines
+
+    aim = job.aim(url, found.target, os.environ)
+    result = ask(aim.target, requests, found.target.timeout)
+    if wanted.html is not None:
+        _write("--html", wanted.html, html.probe_page(result, wanted.lang))
+    _print(result, probe_lines(result), as_json=wanted.as_json)
+    return OK
+
+
+@cli.command(params=_report_options())
+@click.argument("run", type=click.Path(path_type=Path))
+def report(run: Path, **flags: Any) -> int:
+    """The report of a recorded RUN, such as runs/latest, again or in another form.
+
+    The exit code is that of the verdict, as in prove.
+    """
+    from tailproof.reporting import runs
+
+    found = runs.read(run)
+    return _deliver(found.document, found.path, _wanted(flags))
+
+
+@cli.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="print one JSON document")
+def compare(before: Path, after: Path, as_json: bool) -> int:
+    """Is the run AFTER better or worse than BEFORE, or is there no difference?
+
+    Exit code: 0 better or no difference, 1 worse, 3 cannot tell.
+    """
+    from tailproof.load.compare import compare_runs
+    from tailproof.reporting import runs
+    from tailproof.reporting.console import compare_lines
+
+    found = compare_runs(runs.read(before), runs.read(after))
+    _print(found, compare_lines(found), as_json=as_json)
+    return COMPARED[found.outcome]
+
+
+@cli.command()
+@click.option("--host", default="127.0.0.1", help="[default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, help="[default: 8090]")
+@click.option("--delay", metavar="DURATION", default="0ms", help="[default: 0ms]")
+@click.option("--size", metavar="SIZE", default="70B", help="of each answer  [default: 70B]")
+def null(host: str, port: int, delay: str, size: str) -> int:
+    """A service that does nothing, to measure a load tester with: each request is answered after
+    a set delay."""
+    seconds = _read("--delay", delay, parse_duration)
+    num_bytes = _read("--size", size, parse_size)
+
+    from tailproof.load.null import serve
+
+    def ready(port: int) -> None:
+        click.echo(f"answering on http://{host}:{port} after {delay}")
+
+    try:
+        serve(host, port, seconds, num_bytes, ready)
+    except OSError as error:
+        problem = error.strerror or "cannot be listened on"
+        raise ConfigError("--port", port, problem) from None
+    return OK
+
+
 @cli.command()
 @click.argument("probe", type=click.Choice(["live", "ready", "startup"]), default="ready")
 @click.option("--url", metavar="URL", help="the server, such as http://10.0.0.7:8000")
@@ -112,10 +273,7 @@ def healthcheck(
     if not url:
         server = config.load_server({"port": port}, os.environ, file)
         url = local_url(server.host, server.port)
-    try:
-        seconds = parse_duration(timeout)
-    except ValueError as error:
-        raise ConfigError("--timeout", timeout, str(error)) from None
+    seconds = _read("--timeout", timeout, parse_duration)
     try:
         yes, heard = ask(url, probe, seconds)
     except ValueError as error:
@@ -131,22 +289,96 @@ def healthcheck(
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".tailproof/demo"),
-    help="where its registry and log are kept  [default: .tailproof/demo]",
+    help="where its registry, logs and reports are kept  [default: .tailproof/demo]",
 )
 @click.option("--port", metavar="INTEGER", help="default: 8000, or a free one")
+@click.option(
+    "--budget", metavar="DURATION", default="50s", help="time for each load test  [default: 50s]"
+)
+@click.option(
+    "--beside",
+    metavar="SCRIPT",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="prove this Python service, too; it takes --port and --tracking-uri",
+)
 @click.option("--keep", is_flag=True, help="leave the server running until Ctrl-C")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
-def demo(directory: Path, port: str | None, keep: bool, as_json: bool) -> int:
-    """The whole road on one machine: train, register, serve, ask.
+def demo(
+    *,
+    directory: Path,
+    port: str | None,
+    budget: str,
+    beside: Path | None,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """The whole road on one machine: train, register, serve, ask, prove.
 
     Trains a small fraud classifier, registers it in a local MLflow registry, serves it with
-    --slo "p95 < 50ms" and sends it some four hundred requests.
+    --slo "p95 < 50ms" and finds out how many requests a second it takes within that.
     """
     from tailproof import demo as road
 
+    seconds = _read("--budget", budget, parse_duration)
     flags = config.from_flags(ServerSettings, {"port": port})
     wanted = config.build(ServerSettings, flags).port if port else None
-    return road.run(directory, port=wanted, keep=keep, as_json=as_json)
+    plan = road.Plan(directory, port=wanted, budget=seconds, beside=beside, keep=keep)
+    return road.run(plan, as_json=as_json)
+
+
+T = TypeVar("T")
+
+
+def _read(flag: str, text: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(flag, text, str(error)) from None
+
+
+def _wanted(flags: dict[str, Any]) -> Wanted:
+    return Wanted(flags["as_json"], flags["html"], flags.get("junit"), flags["lang"])
+
+
+def _deliver(document: "Document", run: Path, wanted: Wanted) -> int:
+    """The report of a run in every form that is wanted; the exit code of its verdict."""
+    from tailproof.reporting import html, runs
+    from tailproof.reporting.console import verdict_lines
+    from tailproof.reporting.junit import junit
+
+    if wanted.html is not None:
+        page = html.report(document, lambda index: runs.find_step(run, index), wanted.lang)
+        _write("--html", wanted.html, page)
+    if wanted.junit is not None:
+        _write("--junit", wanted.junit, junit(document))
+    _print(document, verdict_lines(document), as_json=wanted.as_json)
+    return EXIT_CODES[document.verdict]
+
+
+def _print(document: object, lines: Sequence[str], *, as_json: bool) -> None:
+    import msgspec
+
+    encoded = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    click.echo(encoded if as_json else "\n".join(lines))
+
+
+def _write(flag: str, file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(flag, str(file), error.strerror or "cannot be written") from None
+
+
+SECRET = re.compile(r"(?i)^(authorization|proxy-authorization|cookie|x-api-key|.*token.*)\s*:.*")
+
+
+def _again(given: Sequence[str]) -> str:
+    """The command that runs this again, without what somebody must not read in a report."""
+    shown = [
+        SECRET.sub(r"\1: ...", word.removeprefix("--header=")) if ":" in word else word
+        for word in given
+    ]
+    return shlex.join(["tailproof", *shown])
 
 
 def _complain(message: str, code: int) -> int:

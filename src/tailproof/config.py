@@ -31,11 +31,13 @@ from tailproof.core.units import (
     parse_rate,
     parse_size,
 )
+from tailproof.load.settings import LoadSettings, TargetSettings
 from tailproof.models.source import default_name, parse
 from tailproof.serving.settings import ModelSettings, ServerSettings
 
 DEFAULT_FILE = Path("tailproof.toml")
 PREFIX = "TAILPROOF_"
+TABLES = ("server", "models", "prove")
 
 S = TypeVar("S")
 
@@ -126,10 +128,59 @@ def load_server(
     return _server(_read(file), flags, environ)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """All that `prove` or `probe` was told."""
+
+    target: TargetSettings
+    load: LoadSettings
+
+
+def load_test(
+    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> LoadConfig:
+    """Settings of a load test: the table `prove` of the file, and the SLO of its only model.
+
+    Raises ConfigError as `load` does.
+    """
+    _refuse_misspelt(environ)
+    document = _read(file)
+    _refuse_unknown(document, TABLES, "")
+    table = document.get("prove", {})
+    known = [setting.key for cls in LOADING for setting in settings_of(cls)]
+    if isinstance(table, dict):
+        _refuse_unknown(table, known, "prove.")
+    return LoadConfig(
+        build(TargetSettings, _load_layer(TargetSettings, table, flags, environ)),
+        build(
+            LoadSettings,
+            _slo_of_the_model(document) | _load_layer(LoadSettings, table, flags, environ),
+        ),
+    )
+
+
+def _load_layer(
+    cls: type, table: object, flags: Mapping[str, object], environ: Mapping[str, str]
+) -> Layer:
+    keys = {setting.key for setting in settings_of(cls)}
+    part = {k: v for k, v in table.items() if k in keys} if isinstance(table, dict) else table
+    return from_table(cls, part, "prove") | stronger(cls, flags, environ)
+
+
+def _slo_of_the_model(document: dict[str, Any]) -> Layer:
+    """What the served model must hold is what its load test asks, when there is only one."""
+    tables = document.get("models", {})
+    if isinstance(tables, dict) and len(tables) == 1:
+        ((name, table),) = tables.items()
+        if isinstance(table, dict) and "slo" in table:
+            return {"slo": Written(f"models.{name}.slo", table["slo"])}
+    return {}
+
+
 def _server(
     document: dict[str, Any], flags: Mapping[str, object], environ: Mapping[str, str]
 ) -> ServerSettings:
-    _refuse_unknown(document, ("server", "models"), "")
+    _refuse_unknown(document, TABLES, "")
     in_file = from_table(ServerSettings, document.get("server", {}), "server")
     return build(ServerSettings, in_file | stronger(ServerSettings, flags, environ))
 
@@ -332,22 +383,28 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 def settings_of(cls: type) -> tuple[Setting, ...]:
     """Every setting of a dataclass, in the order of its fields."""
     types = typing.get_type_hints(cls, include_extras=True)
-    return tuple(_setting(item, types[item.name]) for item in fields(cls))
+    table = f"{cls.table}_" if hasattr(cls, "table") else ""
+    return tuple(_setting(item, types[item.name], table) for item in fields(cls))
+
+
+SERVING = (ServerSettings, ModelSettings)
+LOADING = (LoadSettings, TargetSettings)
 
 
 def all_settings() -> tuple[Setting, ...]:
-    """Those of the server, then those of a model."""
-    return settings_of(ServerSettings) + settings_of(ModelSettings)
+    """Those of serving (the server, a model), then those of a load test."""
+    return tuple(item for cls in (*SERVING, *LOADING) for item in settings_of(cls))
 
 
-def _setting(item: Field[Any], hint: Any) -> Setting:
+def _setting(item: Field[Any], hint: Any, table: str) -> Setting:
     key = item.metadata["key"] or item.name
     repeated = typing.get_origin(hint) is tuple
+    variable = item.metadata["variable"] or f"{PREFIX}{table}{key}".upper()
     return Setting(
         field=item.name,
         key=key,
         flag=f"--{key.replace('_', '-')}" if item.metadata["flag"] else None,
-        variable=f"{PREFIX}{key.upper()}" if item.metadata["flag"] else None,
+        variable=variable if item.metadata["flag"] else None,
         help=item.metadata["help"],
         unit=item.metadata["unit"],
         type=typing.get_args(hint)[0] if repeated else hint,
@@ -364,8 +421,9 @@ def options(cls: type) -> list[click.Option]:
 def _option(setting: Setting) -> click.Option:
     text = " ".join((setting.help, default_of(setting))).strip()
     if setting.type is bool:
-        switch = f"{setting.flag}/--no-{str(setting.flag).removeprefix('--')}"
-        return click.Option([switch, setting.field], default=None, help=text)
+        return click.Option(
+            [str(setting.flag), setting.field], is_flag=True, default=None, help=setting.help
+        )
     names = [str(setting.flag), setting.field]
     return click.Option(names, multiple=setting.repeated, metavar=kind_of(setting), help=text)
 

@@ -1,14 +1,12 @@
-"""The whole road on one machine: train, register, serve, ask, and look at the answers.
+"""The whole road on one machine: train, register, serve, ask, prove.
 
-Everything is real: an MLflow registry in a folder, a server in its own process, requests over
-HTTP. The figures come from a closed loop of a few connections and prove nothing: they show what
-the server does, not how much it can take.
+Everything is real: an MLflow registry in a folder, servers in processes of their own, requests over
+HTTP, and the same load test for our service and for another one beside it.
 """
 
 import http.client
 import io
 import json
-import math
 import os
 import signal
 import socket
@@ -16,18 +14,26 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from tailproof import __version__
 from tailproof.core.clock import monotonic
 from tailproof.core.errors import ConfigError, TailproofError
+from tailproof.core.slo import parse
+from tailproof.core.units import format_duration, format_rate
+from tailproof.load import job, prove
+from tailproof.load.settings import LoadSettings, TargetSettings
 from tailproof.models import demo as model
+from tailproof.reporting import html, runs
+from tailproof.reporting.console import verdict_lines
+from tailproof.reporting.document import Document, Limit
+from tailproof.reporting.live import Live
 
 NAME = "fraud-model"
 ALIAS = "champion"
@@ -36,10 +42,7 @@ HOST = "127.0.0.1"
 PREFERRED_PORT = 8000
 
 NUM_SINGLE = 5
-NUM_REQUESTS = 400
-NUM_CONNECTIONS = 4
 NUM_LISTED = 16
-MAX_REPEATS = 20
 READY_SECONDS = 120.0
 ANSWER_SECONDS = 30.0
 STOP_SECONDS = 30.0
@@ -76,47 +79,93 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one request. `seconds` is from the (first) send to the last byte."""
+    """What came back for one request."""
 
     status: int
-    seconds: float
     body: Any
-    batch_size: str | None
-    num_refused: int = 0
-    """How often it was refused with 429 before, and sent again."""
 
 
-def run(directory: Path, *, port: int | None, keep: bool, as_json: bool) -> int:
-    """Walk the road. `directory` keeps the registry and the server's log.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the demo is walked. Seconds."""
 
-    `port` None means 8000, or a free one while that is taken. With `keep` the server runs until
-    Ctrl-C. With `as_json` stdout is one document and the story goes to stderr.
+    directory: Path
+    """Keeps the registry, the servers' logs, the records and reports of the load tests."""
+    port: int | None
+    """None: 8000, or a free one while that is taken."""
+    budget: float
+    """Time for each load test."""
+    beside: Path | None
+    """A script that serves the same model and takes --port and --tracking-uri."""
+    keep: bool
+    """Leave the server running until Ctrl-C."""
+
+    @property
+    def server_core(self) -> int | None:
+        """Servers and tester get a core each, or the tester would be in the numbers. None: there
+        is only one."""
+        cores = sorted(os.sched_getaffinity(0))
+        return cores[0] if len(cores) > 1 else None
+
+    @property
+    def tester_core(self) -> int | None:
+        cores = sorted(os.sched_getaffinity(0))
+        return cores[1] if len(cores) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What is told on the way: on stdout, or on stderr when stdout is one document."""
+
+    as_json: bool
+
+    def say(self, line: str) -> None:
+        click.echo(line, err=self.as_json)
+
+
+def run(plan: Plan, *, as_json: bool) -> int:
+    """Walk the road.
 
     Raises:
-        ConfigError: somebody listens on `port`.
+        ConfigError: somebody listens on the port.
         DemoFailed: a step did not work. Whatever was started is stopped.
     """
-
-    def say(line: str) -> None:
-        click.echo(line, err=as_json)
-
-    chosen = _choose_port(port)
-    if port is None and chosen != PREFERRED_PORT:
-        say(f"port {PREFERRED_PORT} is taken; the demo uses {chosen}")
-    directory = directory.resolve()
-    directory.mkdir(parents=True, exist_ok=True)
+    story = Story(as_json)
+    chosen = _choose_port(plan.port)
+    if plan.port is None and chosen != PREFERRED_PORT:
+        story.say(f"port {PREFERRED_PORT} is taken; the demo uses {chosen}")
+    plan = replace(plan, directory=plan.directory.resolve())
+    plan.directory.mkdir(parents=True, exist_ok=True)
     with _terminate_like_interrupt():
-        registered = _register(directory, say)
-        with _serving(directory, registered.tracking_uri, chosen, say) as server:
-            _wait_until_ready(server, say)
-            report = _document(server, registered) | _ask(server, registered.rows, say)
-            say(f"\nLook: {server.url}/ (page)  {server.url}/docs (API)  {server.url}/metrics")
+        registered = _register(plan.directory, story.say)
+        with _serving(plan, registered.tracking_uri, chosen, story.say) as server:
+            _wait_until_ready(server, story.say)
+            report = _document(server, registered) | _ask(server, registered.rows, story.say)
+            report |= _prove_all(server, registered, plan, story)
+            look = f"{server.url}/ (page)  {server.url}/docs (API)  {server.url}/metrics"
+            story.say(f"\nLook: {look}")
             if as_json:
                 click.echo(json.dumps(report, indent=2))
-            if keep:
-                _keep(server, say)
-        say("\n[done] the server has stopped; nothing is left running")
+            if plan.keep:
+                _keep(server, story.say)
+        story.say("\n[done] the servers have stopped; nothing is left running")
     return 0
+
+
+def _prove_all(server: Server, registered: Registered, plan: Plan, story: Story) -> dict[str, Any]:
+    """The same load test for our service and the one beside it."""
+    story.say("\n[4/4] prove: how much does it take within the SLO?")
+    ours = _prove(server.port, "tailproof", plan, story)
+    found = {"prove": msgspec.to_builtins(ours)}
+    if plan.beside is None:
+        return found
+    with _other_service(plan, registered.tracking_uri) as other:
+        story.say(f"\n  and {plan.beside.name}, which computes one request at a time")
+        _wait_until_listening(other)
+        theirs = _prove(other.port, plan.beside.stem, plan, story)
+    for line in _side_by_side(ours, theirs):
+        story.say(line)
+    return found | {"beside": msgspec.to_builtins(theirs)}
 
 
 def _document(server: Server, registered: Registered) -> dict[str, Any]:
@@ -143,12 +192,7 @@ def _ask(server: Server, rows: Sequence[Row], say: Say) -> dict[str, Any]:
         broken = rows[0] | {next(iter(rows[0])): "a lot"}
         refused = _expect(422, connection.predict(broken), "a wrong value")
         say(f"  a wrong value -> {refused.status} {json.dumps(refused.body)}")
-
-    say(f"\n[4/4] {NUM_REQUESTS} requests on {NUM_CONNECTIONS} keep-alive connections")
-    answers = _crowd(server.port, rows)
-    report = _figures(answers)
-    say(_summary(report))
-    return report | {
+    return {
         "single": {"request": rows[0], "answer": first.body},
         "list": {"rows": NUM_LISTED, "answer": listed.body},
         "invalid": {"request": broken, "status": refused.status, "answer": refused.body},
@@ -164,24 +208,12 @@ class Connection:
     def predict(self, payload: Row | Sequence[Row]) -> Answer:
         """POST one row, or a list of them. Raises DemoFailed when no answer comes."""
         body = json.dumps(payload)
-        begin = monotonic()
         try:
             self._http.request("POST", "/predict", body, {"Content-Type": "application/json"})
             response = self._http.getresponse()
-            content = json.loads(response.read())
+            return Answer(response.status, json.loads(response.read()))
         except (OSError, http.client.HTTPException) as error:
             raise DemoFailed(f"a request got no answer ({type(error).__name__})") from None
-        seconds = monotonic() - begin
-        return Answer(response.status, seconds, content, response.getheader("X-Batch-Size"))
-
-    def insist(self, row: Row) -> Answer:
-        """As `predict`, and once refused ask again when the server says to."""
-        begin = monotonic()
-        answer, num_refused = self.predict(row), 0
-        while answer.status == 429 and num_refused < MAX_REPEATS:
-            threading.Event().wait(answer.body["retry_after_ms"] / 1e3)
-            answer, num_refused = self.predict(row), num_refused + 1
-        return replace(answer, seconds=monotonic() - begin, num_refused=num_refused)
 
     def close(self) -> None:
         self._http.close()
@@ -193,58 +225,51 @@ def _expect(status: int, answer: Answer, what: str) -> Answer:
     return answer
 
 
-def _crowd(port: int, rows: Sequence[Row]) -> list[Answer]:
-    """One request for each of many rows, from several connections, each its next when answered."""
-    share = [rows[start:NUM_REQUESTS:NUM_CONNECTIONS] for start in range(NUM_CONNECTIONS)]
-
-    def work(mine: Sequence[Row]) -> list[Answer]:
-        with closing(Connection(port)) as connection:
-            return [connection.insist(row) for row in mine]
-
-    with ThreadPoolExecutor(NUM_CONNECTIONS) as pool:
-        answers = [answer for answers in pool.map(work, share) for answer in answers]
-    for answer in answers:
-        if answer.status != 429:
-            _expect(200, answer, "one of the requests")
-    return answers
-
-
-def _figures(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Counts and percentiles. What was not answered with 200 counts as never answered."""
-    seconds = [answer.seconds if answer.status == 200 else math.inf for answer in answers]
-    found = {f"p{percent}": nearest_rank(seconds, percent) for percent in (50, 95, 99)}
-    return {
-        "requests": len(answers),
-        "good": sum(answer.status == 200 for answer in answers),
-        "refused": sum(answer.num_refused for answer in answers),
-        "loop": "closed",
-        "connections": NUM_CONNECTIONS,
-        "response_seconds": {name: _finite(value) for name, value in found.items()},
-        "largest_batch": max((int(answer.batch_size or 1) for answer in answers), default=None),
-    }
+def _prove(port: int, name: str, plan: Plan, story: Story) -> Document:
+    """Find the highest rate that holds the SLO, and leave the report in the demo's folder."""
+    url = f"http://{HOST}:{port}/predict"
+    story.say(f'\n  tailproof prove {url} --slo "{SLO}" --budget {format_duration(plan.budget)}')
+    load = LoadSettings(slo=(parse(SLO),), budget=plan.budget, out=str(plan.directory / "runs"))
+    command = f'tailproof prove {url} --slo "{SLO}"'
+    made = job.make(url, TargetSettings(), load, {}, command)
+    with _on(plan.tester_core):
+        found = prove.run(made, Live(as_json=story.as_json))
+    run = Path(str(found.run))
+    page = plan.directory / f"{name}.html"
+    page.write_text(html.report(found, lambda index: runs.find_step(run, index)), encoding="utf-8")
+    for line in verdict_lines(found):
+        story.say(f"  {line}")
+    story.say(f"  report: {page}")
+    return found
 
 
-def nearest_rank(values: Sequence[float], percent: int) -> float:
-    """The smallest value that at least `percent` % of `values` do not exceed."""
-    return sorted(values)[math.ceil(percent * len(values) / 100) - 1]
+def _side_by_side(ours: Document, theirs: Document) -> list[str]:
+    """The two limits, and how many times one is the other."""
+    rows = [("this service", ours), ("the other one", theirs)]
+    lines = [f"\n  {'highest rate with ' + SLO:34}{'P50':>10}{'P99':>10}  verdict"]
+    for title, found in rows:
+        limit = "none" if found.limit is None else _rate_of(found.limit)
+        times = _times_of(found)
+        lines.append(f"  {title:16}{limit:>16}  {times[0]:>10}{times[1]:>10}  {found.verdict}")
+    if ours.limit and theirs.limit and ours.limit.low and theirs.limit.low:
+        lines.append(f"  {ours.limit.low / theirs.limit.low:.1f} times as much")
+    return lines
 
 
-def _finite(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
+def _rate_of(limit: Limit) -> str:
+    if limit.rate is None:
+        return "none"
+    return f"{'at least ' if limit.at_least else ''}{format_rate(limit.rate)}"
 
 
-def _summary(report: dict[str, Any]) -> str:
-    figures = [
-        f"{name} {'no answer' if value is None else f'{value * 1e3:.1f} ms'}"
-        for name, value in report["response_seconds"].items()
-    ]
-    return (
-        f"  {report['good']} good answers; {report['refused']} times 429, then asked again;"
-        f" largest batch {report['largest_batch']} rows\n"
-        f"  {'   '.join(figures)}   (nearest rank, from the first send)\n"
-        "  A quick closed-loop look, not a proof: each connection waits for its answer before it\n"
-        "  asks again, so these figures say nothing about a rate that the server must take."
-    )
+def _times_of(found: Document) -> tuple[str, str]:
+    """P50 and P99 at the limit."""
+    point = next((point for point in found.points if point.index == found.tail_point), None)
+    if point is None:
+        return "", ""
+    seconds = (point.response_seconds.p50, point.response_seconds.p99)
+    first, last = ("miss" if value is None else f"{value * 1e3:.1f} ms" for value in seconds)
+    return first, last
 
 
 def _register(directory: Path, say: Say) -> Registered:
@@ -261,35 +286,63 @@ def _register(directory: Path, say: Say) -> Registered:
             trained.pipeline, trained.frame, uri, directory / "artifacts", name=NAME, alias=ALIAS
         )
     say(f"  {NAME} version {version} is now @{ALIAS} ({monotonic() - begin:.1f} s)")
-    unseen = trained.frame[: min(NUM_REQUESTS, model.HELD_OUT)]
+    unseen = trained.frame[: min(NUM_LISTED, model.HELD_OUT)]
     return Registered(uri, version, unseen.to_dict("records"))
 
 
 @contextmanager
-def _serving(directory: Path, tracking_uri: str, port: int, say: Say) -> Iterator[Server]:
-    """The server as a process of its own; stopped at the end, whatever happens."""
+def _serving(plan: Plan, tracking_uri: str, port: int, say: Say) -> Iterator[Server]:
+    """Our server as a process of its own; stopped at the end, whatever happens."""
     command = ["serve", f"models:/{NAME}@{ALIAS}", "--slo", SLO, "--port", str(port)]
     say(f'\n[2/4] tailproof serve models:/{NAME}@{ALIAS} --slo "{SLO}" --port {port} \\')
     say(f"        --tracking-uri {tracking_uri}")
+    line = [*("-m", "tailproof", *command, "--tracking-uri", tracking_uri), "--host", HOST]
+    line += ["--log-format", "json", "--drain-delay", "0s"]
+    with _started(line, port, plan.directory / "server.log", plan.server_core) as server:
+        yield server
+
+
+@contextmanager
+def _other_service(plan: Plan, tracking_uri: str) -> Iterator[Server]:
+    """The script beside ours, on the same core; stopped at the end."""
+    assert plan.beside is not None
+    port = _bindable(0)
+    line = [str(plan.beside.resolve()), "--port", str(port), "--tracking-uri", tracking_uri]
+    log = plan.directory / f"{plan.beside.stem}.log"
+    with _started(line, port, log, plan.server_core) as server:
+        yield server
+
+
+@contextmanager
+def _started(line: Sequence[str], port: int, log: Path, core: int | None) -> Iterator[Server]:
+    """A Python process that serves; everything it says goes to `log`."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("TAILPROOF_")}
-    log = directory / "server.log"
-    with log.open("wb") as output:
+    with log.open("wb") as output, _on(core):
         process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tailproof", *command, "--tracking-uri", tracking_uri),
-                *("--host", HOST, "--log-format", "json", "--drain-delay", "0s"),
-            ],
-            cwd=directory,  # where no tailproof.toml of the user is
+            [sys.executable, *line],
+            cwd=log.parent,  # where no tailproof.toml of the user is
             env=quiet,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the demo, which then stops the server in order
+            start_new_session=True,  # Ctrl-C is for the demo, which then stops it in order
         )
     try:
         yield Server(process, port, log)
     finally:
         _stop(process)
+
+
+@contextmanager
+def _on(core: int | None) -> Iterator[None]:
+    """Whatever is started meanwhile runs on this core."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -318,6 +371,19 @@ def _wait_until_ready(server: Server, say: Say) -> None:
             told = stage
         pause.wait(0.1)
     raise DemoFailed(f"the server was not ready within {READY_SECONDS:g} s: see {server.log}")
+
+
+def _wait_until_listening(server: Server) -> None:
+    """Raises DemoFailed when the process ends instead, or does not listen in time."""
+    begin, pause = monotonic(), threading.Event()
+    while monotonic() - begin < READY_SECONDS:
+        if server.process.poll() is not None:
+            raise DemoFailed(_last_words(server))
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, server.port)) == 0:
+                return
+        pause.wait(0.1)
+    raise DemoFailed(f"nobody listened within {READY_SECONDS:g} s: see {server.log}")
 
 
 def _readiness(port: int) -> tuple[int, str]:

@@ -12,7 +12,8 @@ from tailproof import config
 from tailproof.serving.settings import ModelSettings, ServerSettings
 
 _MARKED = re.compile(
-    r"(?P<start><!-- settings: (?P<name>server|model|all) -->)\n.*?(?P<end><!-- end -->)", re.DOTALL
+    r"(?P<start><!-- settings: (?P<name>server|model|all|prove) -->)\n.*?(?P<end><!-- end -->)",
+    re.DOTALL,
 )
 
 
@@ -28,17 +29,18 @@ def bounds_of(setting: config.Setting) -> str:
     return ", ".join(found)
 
 
-def table_of(cls: type) -> str:
-    """The settings of a dataclass as a Markdown table, with all their names and bounds."""
+def table_of(*classes: type) -> str:
+    """The settings of dataclasses as a Markdown table, with all their names and bounds."""
     head = ["| key | flag | variable | value | default | meaning |", "|---|---|---|---|---|---|"]
-    return "\n".join(head + [_row(setting) for setting in config.settings_of(cls)])
+    return "\n".join(head + [_row(item) for cls in classes for item in config.settings_of(cls)])
 
 
 def short_table() -> str:
-    """Flag, default and meaning of every setting that has a flag, as a Markdown table."""
+    """Flag, default and meaning of every setting of `serve` that has a flag."""
     rows = [
         _line(f"`{item.flag}`", _plain_default(item), item.help)
-        for item in config.all_settings()
+        for cls in config.SERVING
+        for item in config.settings_of(cls)
         if item.flag
     ]
     return "\n".join(["| flag | default | meaning |", "|---|---|---|", *rows])
@@ -69,6 +71,7 @@ def refresh(document: str) -> str:
         "server": table_of(ServerSettings),
         "model": table_of(ModelSettings),
         "all": short_table(),
+        "prove": table_of(*config.LOADING),
     }
     return _MARKED.sub(
         lambda found: f"{found['start']}\n{tables[found['name']]}\n{found['end']}", document

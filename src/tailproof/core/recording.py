@@ -30,6 +30,8 @@ TIMED_OUT = -5
 """No answer within the request timeout; its connection was closed."""
 NOT_HTTP = -6
 """What came back is no HTTP/1 answer."""
+REJECTED = -7
+"""A 2xx answer that the user's own check did not accept."""
 
 STATUS_NAMES = {
     UNANSWERED: "unanswered",
@@ -39,6 +41,7 @@ STATUS_NAMES = {
     UNSENT: "unsent",
     TIMED_OUT: "timed out",
     NOT_HTTP: "not HTTP",
+    REJECTED: "rejected",
 }
 
 

@@ -13,9 +13,11 @@ def setting(
     unit: Unit | None = None,
     flag: bool = True,
     key: str | None = None,
+    variable: str | None = None,
 ) -> Any:
     """A field with its help text. `unit` says how its text is read; a setting without `flag` can
-    only be written in the file; `key` is its name there when that is not the field's own. The
-    bounds of a value stand in the field's type, with the words for an error message."""
-    metadata = {"help": help_text, "unit": unit, "flag": flag, "key": key}
+    only be written in the file; `key` is its name there when that is not the field's own, and
+    `variable` its name in the environment. The bounds of a value stand in the field's type, with
+    the words for an error message."""
+    metadata = {"help": help_text, "unit": unit, "flag": flag, "key": key, "variable": variable}
     return field(default=default, metadata=metadata)

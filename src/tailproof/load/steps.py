@@ -61,6 +61,8 @@ class SenderFacts:
     involuntary_switches: int
     cores: tuple[int, ...]
     """Where it may run."""
+    num_retried: int = 0
+    """Requests sent a second time, because a kept connection was being closed as they left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

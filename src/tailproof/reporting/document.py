@@ -173,6 +173,17 @@ class Cause(Struct, kw_only=True, frozen=True):
     text: str = ""
 
 
+class ClosedLoop(Struct, kw_only=True, frozen=True):
+    """What users saw who wait for each answer before they ask again (a Locust file)."""
+
+    users: int
+    requests: int
+    rate: float
+    """Requests a second that they reached."""
+    response_seconds: Percentiles
+    """From the send, as such tools count."""
+
+
 class Environment(Struct, kw_only=True, frozen=True):
     """Where and with what the figures were taken."""
 
@@ -220,6 +231,7 @@ class Document(Struct, kw_only=True, frozen=True):
     """What the budget did not suffice to say."""
     confidence: dict[str, Any] = {}
     """The calibrated error rates of the verdict (docs/verdict.md)."""
+    closed_loop: ClosedLoop | None = None
     required: float | None = None
     """The rate of `--require`."""
     environment: Environment | None = None

@@ -115,7 +115,7 @@ def read_step(path: Path, index: int) -> StepData:
     """One step of a run folder, also of a run that never ended. Raises ConfigError."""
     file = path / "steps" / f"{index:03d}.npz"
     try:
-        with np.load(file, allow_pickle=False) as found:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
             recording = Recording(
                 **{name: found[name] for name in columns()},
                 replicas=tuple(str(name) for name in found["replicas"]),
@@ -123,9 +123,17 @@ def read_step(path: Path, index: int) -> StepData:
             about = {name: float(found[f"about_{name}"]) for name in _ABOUT}
     except FileNotFoundError:
         raise ConfigError("RUN", str(path), f"step {index} is not recorded") from None
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+    except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile):
         raise ConfigError("RUN", str(path), f"the records of step {index} are damaged") from None
     return StepData(index, recording, **_known(about))
+
+
+def find_step(path: Path, index: int) -> StepData | None:
+    """As `read_step`; None when it is not there or damaged, since a report can do without."""
+    try:
+        return read_step(path, index)
+    except ConfigError:
+        return None
 
 
 def _known(about: Mapping[str, float]) -> dict[str, float]:

@@ -1,0 +1,441 @@
+"""`prove`: from a target and an SLO to a verdict, with the records that anybody can check.
+
+One rate, a ladder of rates, or a search for the highest rate inside the SLO. What is sent is
+decided in `search` and `shapes`, sent by `generator`, judged in `stepper`; here is the order of
+things, and the document at the end.
+"""
+
+import http.client
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from msgspec.structs import replace
+
+from tailproof import __version__
+from tailproof.core.clock import monotonic
+from tailproof.core.errors import ConfigError
+from tailproof.core.recording import Ints, Recording
+from tailproof.core.saturation import RatePoint, knee, saturation
+from tailproof.core.slo import latencies
+from tailproof.core.units import format_duration, format_rate, parse_rate
+from tailproof.core.verdict import CALIBRATED
+from tailproof.load import causes, preflight, proofs
+from tailproof.load.environment import environment
+from tailproof.load.generator import Generator
+from tailproof.load.payloads import Payloads
+from tailproof.load.search import Planned, Result, Search, SearchSettings, limit_of
+from tailproof.load.server_view import Observer
+from tailproof.load.settings import LoadSettings
+from tailproof.load.shapes import Shape
+from tailproof.load.stepper import Load, Progress, Stepper
+from tailproof.load.target import Target
+from tailproof.reporting import document as doc
+from tailproof.reporting import runs
+from tailproof.reporting.document import Document, Limit, Point, Verdict
+
+ONE_RATE = 30.0
+"""Seconds that one rate is measured for, unless `--for` says otherwise."""
+ONE_OF_A_LADDER = 5.0
+COOL_DOWN = 20.0
+"""Seconds at most until a lone request is quick again after a step that overloaded."""
+SPLIT_SECONDS = 10.0
+CALM = 3
+"""Lone requests in a row that must be quick."""
+
+Mode = Literal["search", "rate", "ladder"]
+
+
+class Listener(Protocol):
+    """Who is told what happens while it happens."""
+
+    def say(self, line: str) -> None: ...
+
+    def step(self, number: int, role: str, rate: float | None, seconds: float) -> Progress | None:
+        """A step begins; what is returned is told how far it is."""
+
+    def point(self, point: Point) -> None:
+        """It ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One test: what is sent where, how fast, and how it is said."""
+
+    target: Target
+    payloads: Payloads
+    mix: Ints
+    """Which bodies are drawn from, with repetitions for what is sent more often."""
+    shape: Shape
+    load: LoadSettings
+    seed: int
+    timeout: float
+    command: str
+    token: str
+    """Makes the folder's name one of its kind."""
+    now: datetime
+
+
+def mode_of(load: LoadSettings, shape: Shape) -> Mode:
+    """Which of the three tests is asked for. Raises ConfigError when several are."""
+    asked = {
+        "--rate": load.rate,
+        "--require": load.require,
+        "--steps": load.steps,
+        f"--arrivals {load.arrivals}": None if shape.needs_rate else shape,
+    }
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(given[1], str(asked[given[1]]), f"give either {' or '.join(given)}")
+    if not given:
+        return "search"
+    return "ladder" if given == ["--steps"] else "rate"
+
+
+def check(job: Job) -> Mode:
+    """Everything that can be said before anything is sent. Raises ConfigError."""
+    load, mode = job.load, mode_of(job.load, job.shape)
+    if not load.slo:
+        raise ConfigError("--slo", None, "say what must hold, e.g. --slo 'p95 < 50ms'")
+    for slo in load.slo:
+        if getattr(slo, "signal", "e2e") != "e2e":
+            raise ConfigError("--slo", str(slo), "this target gives whole answers: use pNN < TIME")
+    if mode == "search" and load.seconds is not None:
+        raise ConfigError("--for", load.seconds, "a search has --budget; --for goes with a rate")
+    for rate in _rates(load):
+        if load.max_rate is not None and rate > load.max_rate:
+            raise ConfigError(
+                "--max-rate", format_rate(load.max_rate), f"below {format_rate(rate)}"
+            )
+    planned = sum(rate * _seconds(job, mode) for rate in _rates(load))
+    if planned > load.max_requests:
+        problem = f"{planned:,.0f} requests are planned: raise it, or shorten --for"
+        raise ConfigError("--max-requests", load.max_requests, problem)
+    whole = load.budget if mode == "search" else _seconds(job, mode) * max(1, len(_rates(load)))
+    if whole > load.max_time:
+        problem = f"{format_duration(whole)} are planned: raise it, or shorten the test"
+        raise ConfigError("--max-time", format_duration(load.max_time), problem)
+    return mode
+
+
+def run(job: Job, listener: Listener, closed_loop: doc.ClosedLoop | None = None) -> Document:
+    """The whole test. `closed_loop`: what users who wait for their answers saw before; then one
+    rate is measured, and the verdict is UNDECIDED.
+
+    Raises ConfigError when it cannot begin. What was measured is recorded step by step, so that an
+    interrupted run keeps it.
+    """
+    mode = check(job)
+    began = monotonic()
+    first = preflight.check(job.target, job.timeout)
+    folder = runs.create(Path(job.load.out), job.now, job.token)
+    observer = Observer(job.target, job.load.server_pid)
+    with Generator(job.target, job.load.processes) as generator:
+        stepper = Stepper(
+            generator=generator,
+            observer=observer,
+            folder=folder,
+            slos=job.load.slo,
+            shape=job.shape,
+            row_counts=np.array(job.payloads.rows, np.int32),
+            mix=job.mix,
+            seed=job.seed,
+            timeout=job.timeout,
+            max_connections=job.load.max_connections,
+        )
+        test = Test(job, mode, stepper, listener, began)
+        outcome = test.outcome()
+        proven = _proofs(job, stepper, outcome.limit)
+    result = _document(
+        job=job,
+        mode=mode,
+        points=stepper.points,
+        outcome=outcome,
+        first=first,
+        folder=folder,
+        proven=proven,
+        seconds=monotonic() - began,
+    )
+    if closed_loop is not None:
+        result = _beside_a_closed_loop(result, closed_loop)
+    runs.write_document(folder, result)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the steps together say."""
+
+    verdict: Verdict
+    reason: str
+    limit: Limit | None
+    unresolved: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Test:
+    """The steps of one test, in order, with a pause after each that overloaded."""
+
+    job: Job
+    mode: Mode
+    stepper: Stepper
+    listener: Listener
+    began: float
+
+    def outcome(self) -> Outcome:
+        if self.mode == "rate":
+            return self._one_rate()
+        return self._ladder() if self.mode == "ladder" else self._search()
+
+    def _one_rate(self) -> Outcome:
+        load = self.job.load
+        rate = load.require or load.rate
+        seconds = _seconds(self.job, self.mode)
+        warm_up = self._warm_up(seconds) if rate is not None else 0.0
+        point = self._step(Load("rate", rate, seconds, warm_up, drain=self.job.timeout))
+        return Outcome(point.verdict, point.reason, limit=None)
+
+    def _ladder(self) -> Outcome:
+        seconds = _seconds(self.job, self.mode)
+        for rate in _rates(self.job.load):
+            self._step(Load("rate", rate, seconds, self._warm_up(seconds), drain=self._drain()))
+        points = self.stepper.points
+        results = [_result("rate", point.offered, point, 0.0) for point in points]
+        allowed = Search(SearchSettings(), self.job.load.slo).allowed
+        return _of_limit(points, limit_of(results, allowed, self.job.seed), ())
+
+    def _search(self) -> Outcome:
+        load = self.job.load
+        search = Search(
+            SearchSettings(
+                budget=min(load.budget, load.max_time),
+                max_rate=load.max_rate,
+                max_requests=load.max_requests,
+                warm_up=load.warm_up,
+                seed=self.job.seed,
+            ),
+            self.job.load.slo,
+        )
+        while (planned := search.next(monotonic() - self.began)) is not None:
+            before = monotonic()
+            point = self._step(self._load(planned))
+            search.add(_result(planned.role, planned.rate, point, monotonic() - before))
+        return _of_limit(self.stepper.points, search.limit(), tuple(search.unresolved()))
+
+    def _load(self, planned: Planned) -> Load:
+        return Load(
+            role=planned.role,
+            rate=planned.rate,
+            seconds=planned.seconds,
+            warm_up=planned.warm_up,
+            drain=self._drain(),
+            give_up=planned.role in ("bisect", "confirm"),
+        )
+
+    def _step(self, load: Load) -> Point:
+        number, whole = len(self.stepper.points), load.warm_up + load.seconds
+        progress = self.listener.step(number, load.role, load.rate, whole)
+        point = self.stepper(load, progress)
+        self.listener.point(point)
+        if point.class_ == "OVERLOAD" or point.errors:
+            self._cool_down()
+        return point
+
+    def _warm_up(self, seconds: float) -> float:
+        given = self.job.load.warm_up
+        return min(2.0, 0.2 * seconds) if given is None else given
+
+    def _drain(self) -> float:
+        """What comes later than this is a miss whatever it says."""
+        thresholds = [getattr(slo, "threshold", 0.0) for slo in self.job.load.slo]
+        return min(self.job.timeout, max(2.0, 3.0 * max(thresholds)))
+
+    def _cool_down(self) -> None:
+        """Lone requests until the service is as quick as it was under the lightest load."""
+        known = [point.response_seconds.p95 for point in self.stepper.points]
+        quick = 2.0 * max(0.002, min((p95 for p95 in known if p95 is not None), default=0.1))
+        deadline, calm = monotonic() + COOL_DOWN, 0
+        while monotonic() < deadline and calm < CALM:
+            try:
+                answer = preflight.ask(self.job.target, min(self.job.timeout, COOL_DOWN))
+            except (OSError, http.client.HTTPException):
+                return
+            calm = calm + 1 if answer.seconds <= quick else 0
+
+
+def _rates(load: LoadSettings) -> tuple[float, ...]:
+    """The rates that were asked for by name. Raises ConfigError when one is none."""
+    if load.steps is None:
+        return tuple(rate for rate in (load.rate, load.require) if rate is not None)
+    try:
+        rates = tuple(parse_rate(text) for text in load.steps.split(","))
+    except ValueError as error:
+        raise ConfigError("--steps", load.steps, str(error)) from None
+    if min(rates) <= 0:
+        raise ConfigError("--steps", load.steps, "expected rates above 0/s")
+    return rates
+
+
+def _seconds(job: Job, mode: Mode) -> float:
+    """How long each rate is measured."""
+    if job.shape.fixed_seconds is not None:
+        return job.shape.fixed_seconds
+    return job.load.seconds or (ONE_OF_A_LADDER if mode == "ladder" else ONE_RATE)
+
+
+def _result(role: doc.Role, rate: float, point: Point, spent: float) -> Result:
+    """What the search wants to know of a step."""
+    worst = max(point.findings, key=lambda item: item.share / item.allowed, default=None)
+    return Result(
+        role=role,
+        rate=rate,
+        verdict=point.verdict,
+        class_=point.class_,
+        achieved=point.achieved,
+        misses=worst.misses if worst else 0,
+        requests=point.requests,
+        effective_requests=worst.effective_requests if worst else None,
+        p95=point.response_seconds.p95,
+        mean_response=point.response_seconds.mean,
+        spent=spent,
+        reason=point.reason,
+        allowed=worst.allowed if worst else None,
+    )
+
+
+def _of_limit(points: Sequence[Point], limit: Limit | None, unresolved: tuple[str, ...]) -> Outcome:
+    """The verdict of a search: PASS means that a limit was found and bounded."""
+    spoiled = [point for point in points if point.verdict == "INVALID"]
+    failed = [point for point in points if point.verdict == "FAIL"]
+    if limit is not None and limit.low is not None and limit.rate is not None:
+        held = f"holds up to {format_rate(limit.rate)}"
+        if limit.high is not None:
+            passed, broke = format_rate(limit.low), format_rate(limit.high)
+            return Outcome("PASS", f"{held}: {passed} passed, {broke} failed", limit, unresolved)
+        above = [point.reason for point in spoiled if point.offered > limit.low]
+        why = f"; above that, {above[-1]}" if above else "; no higher rate was decided"
+        held = f"holds at least {format_rate(limit.low)}{why}"
+        return Outcome("UNDECIDED", held, limit, unresolved)
+    if failed:
+        lowest = min(failed, key=lambda point: point.offered)
+        told = f"not even {format_rate(lowest.offered)} holds: {lowest.reason}"
+        return Outcome("FAIL", told, None, unresolved)
+    if spoiled:
+        return Outcome("INVALID", spoiled[-1].reason, None, unresolved)
+    return Outcome("UNDECIDED", "the budget did not suffice to decide any rate", None, unresolved)
+
+
+def _document(
+    *,
+    job: Job,
+    mode: Mode,
+    points: list[Point],
+    outcome: Outcome,
+    first: preflight.Answer | None,
+    folder: Path,
+    proven: list[doc.Signal],
+    seconds: float,
+) -> Document:
+    chosen = causes.tail_point(points)
+    tail = None if chosen is None else causes.of_tail(runs.read_step(folder, chosen), job.seed)
+    tester = doc.Generator(ok=False) if chosen is None else points[chosen].generator
+    steps = (runs.read_step(folder, point.index) for point in points)
+    return Document(
+        tool=f"tailproof {__version__}",
+        target=job.target.url,
+        slo=[str(slo) for slo in job.load.slo],
+        verdict=outcome.verdict,
+        reason=outcome.reason,
+        mode=mode,
+        limit=outcome.limit,
+        saturation=_saturation(points),
+        knee=_knee(points),
+        points=points,
+        cold=causes.cold(None if first is None else first.seconds, steps),
+        tail_causes=[] if tail is None else causes.as_causes(tail),
+        unexplained=None if tail is None else tail.unexplained,
+        primary_cause=None if tail is None else tail.primary,
+        tail_point=chosen,
+        generator=doc.Generator(ok=tester.ok, signals=[*tester.signals, *proven]),
+        warnings=_warnings(points),
+        unresolved=list(outcome.unresolved),
+        confidence=dict(CALIBRATED),
+        required=job.load.require,
+        environment=environment(
+            target=job.target,
+            processes=job.load.processes,
+            seeds={"seed": job.seed},
+            payload=job.payloads.facts(),
+        ),
+        command=job.command,
+        seconds=seconds,
+        run=str(folder),
+    )
+
+
+def _beside_a_closed_loop(found: Document, loop: doc.ClosedLoop) -> Document:
+    reason = (
+        f"{loop.users} users who wait for their answers cannot prove an SLO; the same requests at "
+        f"the {format_rate(loop.rate)} that they reached, open loop, are {found.verdict}: "
+        f"{found.reason}"
+    )
+    verdict: Verdict = "INVALID" if found.verdict == "INVALID" else "UNDECIDED"
+    points = [replace(point, role="replay") for point in found.points]
+    return replace(
+        found, mode="locust", verdict=verdict, reason=reason, points=points, closed_loop=loop
+    )
+
+
+def _proofs(job: Job, stepper: Stepper, limit: Limit | None) -> list[doc.Signal]:
+    """Could the tester have sent that much? Asked of a limit; one rate has its own evidence."""
+    if limit is None or limit.low is None:
+        return []
+    threshold = min((slo.threshold for slo in latencies(job.load.slo)), default=None)
+    processes = job.load.processes
+    found = [proofs.null_calibration(job.target, processes, limit.low, threshold, job.seed)]
+    if job.load.split_test:
+        load = Load("split", limit.low, SPLIT_SECONDS, warm_up=1.0, drain=2.0)
+
+        def make(generator: Generator, number: int) -> Recording:
+            plan = stepper.plan(load, len(stepper.points) + number)
+            sent = generator.run(plan)
+            return sent.recording.between(plan.warm_up, plan.end)
+
+        found.append(proofs.split_test(job.target, make, processes, job.seed))
+    return found
+
+
+def _rate_points(points: Sequence[Point]) -> list[RatePoint]:
+    """What valid steps say about the course of the curve."""
+    return [
+        RatePoint(point.offered, point.achieved, point.response_seconds.p95, point.class_)
+        for point in points
+        if point.verdict != "INVALID" and point.class_ is not None
+    ]
+
+
+def _saturation(points: Sequence[Point]) -> doc.Saturation | None:
+    found = saturation(_rate_points(points))
+    return None if found is None else doc.Saturation(**found._asdict())
+
+
+def _knee(points: Sequence[Point]) -> doc.Knee | None:
+    found = knee(_rate_points(points))
+    return None if found is None else doc.Knee(rate=found)
+
+
+def _warnings(points: Sequence[Point]) -> list[str]:
+    """What evidence says that does not invalidate: each kind once, where it was worst."""
+    found: dict[str, doc.Signal] = {}
+    for signal in (signal for point in points for signal in point.generator.signals):
+        known = found.get(signal.name)
+        if signal.bad and not signal.invalidates and (known is None or _more(signal, known)):
+            found[signal.name] = signal
+    return [signal.text for signal in found.values()]
+
+
+def _more(signal: doc.Signal, known: doc.Signal) -> bool:
+    return (signal.value or 0.0) > (known.value or 0.0)

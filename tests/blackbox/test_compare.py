@@ -1,0 +1,97 @@
+"""Two runs: better, worse, or no difference; never a difference that is not there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .prove import FAIL, OPEN, PASS, USAGE, Known, Said, known, prove_validly, tailproof, two_cores
+
+SAME = ("no difference", "undecided")
+
+
+def _run(server: Known, folder: Path, name: str, seed: int, seconds: int = 6) -> str:
+    """One measurement at 150/s; returns the run's folder."""
+    flags = ("--rate", "150/s", "--for", f"{seconds}s", "--seed", str(seed), "--out", name)
+    return str(prove_validly(server.url, *flags, folder=folder, slo="p95 < 500ms").run)
+
+
+def _serve(folder: Path, median: str, seed: int) -> Any:
+    flags = ("--service", median, "--spread", "0.4", "--seed", str(seed))
+    return known("plain", *flags, folder=folder)
+
+
+def _compare(folder: Path, before: str, after: str) -> Said:
+    return tailproof("compare", before, after, "--json", folder=folder)
+
+
+@two_cores
+def test_a_server_against_itself(tmp_path: Path) -> None:
+    """Interleaved, so that a drift of the machine meets both."""
+    with _serve(tmp_path, "20ms", 1) as one, _serve(tmp_path, "20ms", 2) as other:
+        first = [_run(one, tmp_path, f"a{i}", seed=i) for i in (1, 2)]
+        second = [_run(other, tmp_path, f"b{i}", seed=10 + i) for i in (1, 2)]
+
+    for before, after in zip(first, second, strict=True):
+        said = _compare(tmp_path, before, after)
+        assert said.document["outcome"] in SAME, said
+        assert said.code == (PASS if said.document["outcome"] == "no difference" else OPEN)
+
+
+@two_cores
+def test_slower_is_worse_and_faster_is_better(tmp_path: Path) -> None:
+    """30%, in both directions."""
+    with _serve(tmp_path, "20ms", 1) as server:
+        before = _run(server, tmp_path, "before", seed=1)
+    with _serve(tmp_path, "26ms", 2) as server:
+        after = _run(server, tmp_path, "after", seed=2)
+
+    worse, better = _compare(tmp_path, before, after), _compare(tmp_path, after, before)
+
+    assert (worse.document["outcome"], worse.code) == ("worse", FAIL), worse
+    assert (better.document["outcome"], better.code) == ("better", PASS), better
+
+
+@two_cores
+def test_more_misses_are_worse_however_fast(tmp_path: Path) -> None:
+    with known("constant", "--service", "20ms", folder=tmp_path) as server:
+        before = _run(server, tmp_path, "before", seed=1, seconds=3)
+    with known("refusing", "--every", "4", folder=tmp_path) as server:
+        after = _run(server, tmp_path, "after", seed=2, seconds=3)
+
+    said = _compare(tmp_path, before, after)
+
+    assert (said.document["outcome"], said.code) == ("worse", FAIL), said
+
+
+@two_cores
+def test_a_run_against_itself_in_words(tmp_path: Path) -> None:
+    with known("constant", "--service", "20ms", folder=tmp_path) as server:
+        run = _run(server, tmp_path, "only", seed=1, seconds=2)
+
+    said = tailproof("compare", run, run, folder=tmp_path)
+
+    assert said.code == PASS, said
+    assert "no difference" in said.stdout
+
+
+@pytest.mark.parametrize("names", [("nowhere", "nothing")])
+def test_what_is_no_run(tmp_path: Path, names: tuple[str, str]) -> None:
+    said = tailproof("compare", *names, folder=tmp_path)
+
+    assert said.code == USAGE, said
+    assert "nowhere" in said.stderr
+    assert not said.crashed, said
+
+
+@pytest.mark.soak
+@two_cores
+def test_a_server_against_itself_ten_times(tmp_path: Path) -> None:
+    outcomes = []
+    with _serve(tmp_path, "20ms", 1) as one, _serve(tmp_path, "20ms", 2) as other:
+        for seed in range(10):
+            before = _run(one, tmp_path, f"a{seed}", seed=seed)
+            after = _run(other, tmp_path, f"b{seed}", seed=100 + seed)
+            outcomes.append(_compare(tmp_path, before, after).document["outcome"])
+
+    assert sum(outcome in SAME for outcome in outcomes) >= 9, outcomes

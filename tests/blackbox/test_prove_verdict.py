@@ -1,0 +1,171 @@
+"""One rate, one verdict: raw times against the SLO, misses are never fast, overload stays."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .known_servers import FAULTS
+from .prove import FAIL, PASS, USAGE, known, prove, prove_validly, two_cores
+
+FLAGS = ("--rate", "100/s", "--for", "4s")
+
+
+@two_cores
+@pytest.mark.parametrize(
+    ("slo", "verdict", "code"),
+    [
+        ("p95 < 100ms", "FAIL", FAIL),  # a tool that rounds to 10 ms would pass it
+        ("p95 < 104ms", "FAIL", FAIL),
+        ("p95 < 120ms", "PASS", PASS),
+    ],
+)
+def test_times_are_not_rounded(tmp_path: Path, slo: str, verdict: str, code: int) -> None:
+    with known("constant", "--service", "104.9ms", folder=tmp_path) as server:
+        said = prove_validly(server.url, *FLAGS, folder=tmp_path, slo=slo)
+
+    assert (said.verdict, said.code) == (verdict, code), said.explained()
+    assert 0.1049 <= said.point["response_seconds"]["p50"] < 0.115
+
+
+@two_cores
+def test_every_slo_must_hold(tmp_path: Path) -> None:
+    slos = ("p50 < 120ms", "p95 < 50ms")
+    with known("constant", "--service", "60ms", folder=tmp_path) as server:
+        said = prove_validly(server.url, *FLAGS, folder=tmp_path, slo=slos)
+
+    assert said.verdict == "FAIL"
+    found = {one["slo"]: one["verdict"] for one in said.point["findings"]}
+    assert (found[slos[0]], found[slos[1]]) == ("PASS", "FAIL")
+
+
+@two_cores
+@pytest.mark.parametrize(("required", "verdict"), [("50/s", "PASS"), ("200/s", "FAIL")])
+def test_a_required_rate_is_a_gate(tmp_path: Path, required: str, verdict: str) -> None:
+    """A server that can do 100 a second."""
+    with known("queue", "--service", "10ms", folder=tmp_path) as server:
+        flags = ("--require", required, "--for", "5s", "--arrivals", "constant")
+        said = prove_validly(server.url, *flags, folder=tmp_path)
+
+    assert (said.verdict, said.code) == (verdict, PASS if verdict == "PASS" else FAIL)
+    assert said.document["required"] == float(required[:-2])
+    assert said.document["seconds"] < 30
+
+
+@two_cores
+def test_too_few_requests_decide_nothing(tmp_path: Path) -> None:
+    """20 requests cannot show that 1 in 1,000 is late; the percentile is printed, marked."""
+    with known("constant", "--service", "5ms", folder=tmp_path) as server:
+        flags = ("--rate", "10/s", "--for", "2s")
+        said = prove_validly(server.url, *flags, folder=tmp_path, slo="p99.9 < 1s")
+
+    assert (said.verdict, said.code) == ("UNDECIDED", 3), said.explained()
+    times = said.point["response_seconds"]
+    assert times["p99_9"] is not None
+    assert "p99_9" not in times["resolved"]
+    assert said.point["requests"] == 20
+
+
+@two_cores
+def test_a_fast_refusal_is_no_fast_answer(tmp_path: Path) -> None:
+    with known("refusing", "--every", "2", "--service", "5ms", folder=tmp_path) as server:
+        said = prove_validly(server.url, *FLAGS, folder=tmp_path)
+
+    point = said.point
+    assert (said.verdict, said.code) == ("FAIL", FAIL), said.explained()
+    _is_a_miss(point, "p95")
+    assert point["requests"] == 400
+    assert abs(point["errors"] - 200) <= 1
+    assert point["refused"] == point["errors"] == point["statuses"]["503"]
+    assert point["achieved"] == pytest.approx(50.0, rel=0.02)
+
+
+@two_cores
+def test_one_refusal_in_a_hundred_breaks_the_default_availability(tmp_path: Path) -> None:
+    """P95 holds easily; 99.9% good answers are expected although nobody declared it."""
+    with known("refusing", "--every", "100", "--service", "5ms", folder=tmp_path) as server:
+        said = prove_validly(server.url, *FLAGS, folder=tmp_path)
+
+    assert said.point["response_seconds"]["p95"] < 0.1
+    assert (said.verdict, said.code) == ("FAIL", FAIL), said.explained()
+
+
+@two_cores
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "slow-headers"])
+def test_broken_answers_are_misses(tmp_path: Path, fault: str) -> None:
+    """Every fifth. The others are answered at once."""
+    with known("broken", "--fault", fault, "--every", "5", folder=tmp_path) as server:
+        flags = (*FLAGS, "--timeout", "1s")
+        said = prove_validly(server.url, *flags, folder=tmp_path)
+
+    point = said.point
+    assert (said.verdict, said.code) == ("FAIL", FAIL), said.explained()
+    _is_a_miss(point, "p95")
+    assert abs(point["errors"] - 80) <= 1
+    assert point["statuses"]["200"] == 400 - point["errors"]
+    assert point["response_seconds"]["p50"] < 0.05
+
+
+@two_cores
+def test_a_slow_head_counts_to_its_last_byte(tmp_path: Path) -> None:
+    with known("broken", "--fault", "slow-headers", "--every", "5", folder=tmp_path) as server:
+        said = prove_validly(server.url, *FLAGS, folder=tmp_path)
+
+    assert said.verdict == "FAIL", said.explained()
+    assert said.point["errors"] == 0
+    assert 0.5 <= said.point["response_seconds"]["p95"] < 0.6
+
+
+@two_cores
+def test_a_server_that_only_breaks(tmp_path: Path) -> None:
+    """No percentile exists, and nothing is made up in its place. Whether the run or a first look
+    at the server says so, it is never a pass."""
+    with known("broken", "--fault", "500", folder=tmp_path) as server:
+        said = prove(server.url, "--rate", "50/s", "--for", "2s", folder=tmp_path)
+
+    assert said.code in (FAIL, USAGE), said
+    assert not said.crashed, said
+    if said.code == FAIL:
+        assert said.point["errors"] == said.point["requests"] == 100
+        _is_a_miss(said.point, "p50")
+        assert said.point["response_seconds"]["mean"] is None
+
+
+def _is_a_miss(point: dict[str, Any], name: str) -> None:
+    assert point["response_seconds"][name] is None
+    assert name in point["response_seconds"]["infinite"]
+
+
+@two_cores
+def test_overload_that_drains_afterwards_stays_overload(tmp_path: Path) -> None:
+    """100 a second is all it can; everything is answered in the end, most of it late."""
+    with known("queue", "--service", "10ms", folder=tmp_path) as server:
+        flags = ("--rate", "115/s", "--for", "10s")
+        said = prove_validly(server.url, *flags, folder=tmp_path)
+
+    assert said.point["class"] == "OVERLOAD", said.explained()
+    assert (said.verdict, said.code) == ("FAIL", FAIL)
+    if not said.point["stopped_early"]:
+        assert said.point["errors"] == 0
+        assert said.point["achieved"] <= 102.0
+
+
+@two_cores
+def test_half_the_load_is_no_overload(tmp_path: Path) -> None:
+    with known("queue", "--service", "10ms", folder=tmp_path) as server:
+        flags = ("--rate", "50/s", "--for", "10s")
+        said = prove_validly(server.url, *flags, folder=tmp_path)
+
+    assert said.point["class"] != "OVERLOAD", said.explained()
+    assert (said.verdict, said.code) == ("PASS", PASS)
+
+
+@two_cores
+def test_an_overload_is_given_up_early_but_never_extended(tmp_path: Path) -> None:
+    with known("queue", "--service", "10ms", folder=tmp_path) as server:
+        flags = ("--rate", "300/s", "--for", "10s")
+        said = prove_validly(server.url, *flags, folder=tmp_path)
+
+    assert said.verdict == "FAIL", said.explained()
+    assert said.point["measured_seconds"] <= 10.0
+    assert said.document["seconds"] < 30
