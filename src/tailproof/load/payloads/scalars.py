@@ -10,8 +10,8 @@ from uuid import UUID
 
 import numpy as np
 
-from tailproof.load import patterns
-from tailproof.load.templates import words
+from tailproof.load.payloads import patterns
+from tailproof.load.payloads.templates import words
 
 _TRIES = 50
 _TEXT_TRIES = 1_000

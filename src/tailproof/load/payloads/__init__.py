@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from tailproof.core.errors import ConfigError
-from tailproof.load.openapi import request_body
-from tailproof.load.scalars import Undrawable
-from tailproof.load.templates import Template
+from tailproof.load.payloads.openapi import request_body
+from tailproof.load.payloads.scalars import Undrawable
+from tailproof.load.payloads.templates import Template
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -85,7 +85,7 @@ def from_file(path: Path | str) -> Payloads:
 def from_template(text: str, num: int = NUM_BODIES, seed: int = 1) -> Payloads:
     """`num` JSON bodies from a template such as `{"amount": {{uniform 100 50000}}}`.
 
-    The rules are those of `load.templates`. Raises ConfigError when a rule is wrong or what comes
+    The rules are those of `templates`. Raises ConfigError when a rule is wrong or what comes
     out is no JSON.
     """
     template = Template(text)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tailproof.core.errors import ConfigError
 from tailproof.load.payloads import Payloads, fetch_openapi, from_openapi
 
-from ..blackbox.server import Server
+from ...blackbox.server import Server
 
 DRAWS = 200
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tailproof.load.scalars import Undrawable
-from tailproof.load.schemas import Schemas
+from tailproof.load.payloads.scalars import Undrawable
+from tailproof.load.payloads.schemas import Schemas
 
 
 @dataclass(frozen=True, slots=True)

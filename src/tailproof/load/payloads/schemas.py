@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tailproof.load.scalars import Undrawable, number, text
-from tailproof.load.templates import words
+from tailproof.load.payloads.scalars import Undrawable, number, text
+from tailproof.load.payloads.templates import words
 
 MAX_DEPTH = 32
 """Values nested deeper are given up: a schema that contains itself without end."""
