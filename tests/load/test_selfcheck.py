@@ -388,7 +388,7 @@ def test_work_of_others_is_told_from_our_own(
 
 def test_our_own_work_alone_is_not_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with machine(tmp_path, monkeypatch, own=95, busy=(95, 0, 0)) as around:
-        assert around.foreign((0,)) == 0.0
+        assert around.foreign((0,)) == pytest.approx(0.0)
 
 
 def test_the_busiest_interface_beside_what_it_can(
@@ -411,6 +411,25 @@ def test_a_busy_neighbour_and_a_hypervisor_are_seen(
     with machine(tmp_path, monkeypatch, busy=(80, 0, 10)) as around:
         assert bad(judged(plan, on_time(plan), surroundings=around)) == {"foreign_cpu", "steal"}
         assert bad(judged(plan, on_time(plan), surroundings=around, cores=(1,))) == set()
+
+
+@pytest.mark.parametrize(
+    ("busy", "waited", "ok"),
+    [(95, 0.15, False), (95, 0.03, True), (50, 0.15, True), (95, None, True)],
+)
+def test_a_core_that_others_hold_is_fatal_to_who_waits_for_it(
+    busy: int,
+    waited: float | None,
+    ok: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = planned()
+    with machine(tmp_path, monkeypatch, busy=(busy, 0, 0)) as around:
+        found = judged(plan, on_time(plan), surroundings=around, run_queue_wait=waited)
+
+    assert found.ok == ok
+    assert signal(found, "starved").bad == (not ok)
 
 
 def test_a_machine_that_tells_nothing() -> None:
@@ -518,7 +537,7 @@ def test_a_tester_beside_a_spinner_knows() -> None:
 
     assert [one.ok for one in found] == [False, False]
     assert all(signal(one, "foreign_cpu").bad for one in found)
-    assert all("taskset" in signal(one, "send_lag").text for one in found)
+    assert all("taskset" in signal(one, "foreign_cpu").text for one in found)
 
 
 @two_cores
