@@ -13,7 +13,7 @@ SAME = ("no difference", "undecided")
 def _run(server: Known, folder: Path, name: str, seed: int, seconds: int = 6) -> str:
     """One measurement at 150/s; returns the run's folder."""
     flags = ("--rate", "150/s", "--for", f"{seconds}s", "--seed", str(seed), "--out", name)
-    return str(prove_validly(server.url, *flags, folder=folder, slo="p95 < 500ms").run)
+    return str(prove_validly(server.url, *flags, folder=folder, slo="p95 < 2s").run)
 
 
 def _serve(folder: Path, median: str, seed: int) -> Any:
@@ -28,7 +28,7 @@ def _compare(folder: Path, before: str, after: str) -> Said:
 @two_cores
 def test_a_server_against_itself(tmp_path: Path) -> None:
     """Interleaved, so that a drift of the machine meets both."""
-    with _serve(tmp_path, "20ms", 1) as one, _serve(tmp_path, "20ms", 2) as other:
+    with _serve(tmp_path, "200ms", 1) as one, _serve(tmp_path, "200ms", 2) as other:
         first = [_run(one, tmp_path, f"a{i}", seed=i) for i in (1, 2)]
         second = [_run(other, tmp_path, f"b{i}", seed=10 + i) for i in (1, 2)]
 
@@ -41,9 +41,9 @@ def test_a_server_against_itself(tmp_path: Path) -> None:
 @two_cores
 def test_slower_is_worse_and_faster_is_better(tmp_path: Path) -> None:
     """30%, in both directions."""
-    with _serve(tmp_path, "20ms", 1) as server:
+    with _serve(tmp_path, "200ms", 1) as server:
         before = _run(server, tmp_path, "before", seed=1)
-    with _serve(tmp_path, "26ms", 2) as server:
+    with _serve(tmp_path, "260ms", 2) as server:
         after = _run(server, tmp_path, "after", seed=2)
 
     worse, better = _compare(tmp_path, before, after), _compare(tmp_path, after, before)
@@ -54,9 +54,9 @@ def test_slower_is_worse_and_faster_is_better(tmp_path: Path) -> None:
 
 @two_cores
 def test_more_misses_are_worse_however_fast(tmp_path: Path) -> None:
-    with known("constant", "--service", "20ms", folder=tmp_path) as server:
+    with known("constant", "--service", "200ms", folder=tmp_path) as server:
         before = _run(server, tmp_path, "before", seed=1, seconds=3)
-    with known("refusing", "--every", "4", folder=tmp_path) as server:
+    with known("refusing", "--every", "4", "--service", "100ms", folder=tmp_path) as server:
         after = _run(server, tmp_path, "after", seed=2, seconds=3)
 
     said = _compare(tmp_path, before, after)
@@ -66,7 +66,7 @@ def test_more_misses_are_worse_however_fast(tmp_path: Path) -> None:
 
 @two_cores
 def test_a_run_against_itself_in_words(tmp_path: Path) -> None:
-    with known("constant", "--service", "20ms", folder=tmp_path) as server:
+    with known("constant", "--service", "200ms", folder=tmp_path) as server:
         run = _run(server, tmp_path, "only", seed=1, seconds=2)
 
     said = tailproof("compare", run, run, folder=tmp_path)
@@ -88,7 +88,7 @@ def test_what_is_no_run(tmp_path: Path, names: tuple[str, str]) -> None:
 @two_cores
 def test_a_server_against_itself_ten_times(tmp_path: Path) -> None:
     outcomes = []
-    with _serve(tmp_path, "20ms", 1) as one, _serve(tmp_path, "20ms", 2) as other:
+    with _serve(tmp_path, "200ms", 1) as one, _serve(tmp_path, "200ms", 2) as other:
         for seed in range(10):
             before = _run(one, tmp_path, f"a{seed}", seed=seed)
             after = _run(other, tmp_path, f"b{seed}", seed=100 + seed)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from tailproof.reporting.runs import read_step
 
-from .prove import Said, known, prove_validly, two_cores
+from .prove import Said, known, prove, two_cores
 
 Floats = npt.NDArray[np.float64]
 RATE, SECONDS = 200, 4
@@ -22,7 +22,7 @@ def _arrived(folder: Path, *flags: str) -> tuple[Said, Floats]:
     moment. The step's requests are found in the server's log by their pattern in time, since the
     server also saw those that came before."""
     with known("constant", folder=folder) as server:
-        said = prove_validly(server.url, *FLAGS, *flags, folder=folder, slo="p95 < 50ms")
+        said = prove(server.url, *FLAGS, *flags, folder=folder, slo="p95 < 50ms")
         seen = np.array([one["arrived"] for one in server.records("arrived")])
     step = read_step(said.run, said.point["index"])
     sent = np.sort(step.measured.sent)
@@ -59,7 +59,6 @@ def test_random_arrivals(tmp_path: Path) -> None:
 
     _exact(said, arrivals)
     assert _looks_poisson(arrivals)
-    assert said.point["send_lag_seconds"]["p99"] < 0.005
 
 
 @two_cores

@@ -52,21 +52,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Known]:
-    with known("constant", "--service", "20ms", folder=folder) as running:
+    with known("constant", "--service", "300ms", folder=folder) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def passed(folder: Path, server: Known) -> Said:
     flags = ("--rate", "50/s", "--for", "2s", *FILES)
-    return prove(server.url, *flags, folder=folder, slo="p50 < 200ms")
+    return prove(server.url, *flags, folder=folder, slo="p50 < 600ms")
 
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory, server: Known) -> Said:
     flags = ("--rate", "50/s", "--for", "2s", *FILES)
     folder = tmp_path_factory.mktemp("failed")
-    said = prove(server.url, *flags, "--out", str(folder / "kept"), folder=folder, slo="p50 < 5ms")
+    said = prove(
+        server.url, *flags, "--out", str(folder / "kept"), folder=folder, slo="p50 < 150ms"
+    )
     assert said.verdict == "FAIL", said.explained()
     return said
 
@@ -77,7 +79,7 @@ def test_one_document_with_every_key(passed: Said, server: Known) -> None:
     assert passed.code == CODES[document["verdict"]]
     assert set(document) >= KEYS
     assert document["target"] == server.url
-    assert document["slo"] == ["p50 < 200ms"]
+    assert document["slo"] == ["p50 < 600ms"]
     assert "tailproof" in document["tool"]
     assert set(passed.point) >= POINT_KEYS
     for name in ("response_seconds", "uncorrected_seconds", "send_lag_seconds"):
@@ -89,7 +91,7 @@ def test_one_document_with_every_key(passed: Said, server: Known) -> None:
 def test_seconds_are_seconds(passed: Said) -> None:
     times = passed.point["response_seconds"]
 
-    assert 0.02 <= times["p50"] < 0.1
+    assert 0.3 <= times["p50"] < 0.4
     assert times["p50"] <= times["p90"] <= times["p95"] <= times["p99"] <= times["max"]
     assert passed.point["uncorrected_seconds"]["p50"] <= times["p50"]
 
@@ -173,7 +175,7 @@ def test_the_verdict_without_json(folder: Path, server: Known) -> None:
     """For people: the verdict, the percentiles, where the report is; the same exit code."""
     (folder / "body.jsonl").write_text(BODY + "\n")
     said = tailproof(
-        *("prove", server.url, "--slo", "p50 < 5ms", "--rate", "50/s", "--for", "2s"),
+        *("prove", server.url, "--slo", "p50 < 150ms", "--rate", "50/s", "--for", "2s"),
         *("--data", "body.jsonl"),
         folder=folder,
     )

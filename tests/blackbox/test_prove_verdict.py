@@ -9,6 +9,11 @@ from .known_servers import FAULTS
 from .prove import FAIL, PASS, USAGE, known, prove, prove_validly, two_cores
 
 FLAGS = ("--rate", "100/s", "--for", "4s")
+SLOW, SLO = ("--service", "300ms"), "p95 < 600ms"
+"""Where nothing depends on how fast a server is, it is one beside which the few milliseconds that
+a busy machine adds are nothing."""
+HALL = ("queue", "--service", "200ms", "--max-rows", "20")
+"""At most 100 a second."""
 
 
 @two_cores
@@ -30,8 +35,8 @@ def test_times_are_not_rounded(tmp_path: Path, slo: str, verdict: str, code: int
 
 @two_cores
 def test_every_slo_must_hold(tmp_path: Path) -> None:
-    slos = ("p50 < 120ms", "p95 < 50ms")
-    with known("constant", "--service", "60ms", folder=tmp_path) as server:
+    slos = ("p50 < 600ms", "p95 < 250ms")
+    with known("constant", *SLOW, folder=tmp_path) as server:
         said = prove_validly(server.url, *FLAGS, folder=tmp_path, slo=slos)
 
     assert said.verdict == "FAIL"
@@ -42,10 +47,9 @@ def test_every_slo_must_hold(tmp_path: Path) -> None:
 @two_cores
 @pytest.mark.parametrize(("required", "verdict"), [("50/s", "PASS"), ("200/s", "FAIL")])
 def test_a_required_rate_is_a_gate(tmp_path: Path, required: str, verdict: str) -> None:
-    """A server that can do 100 a second."""
-    with known("queue", "--service", "10ms", folder=tmp_path) as server:
+    with known(*HALL, folder=tmp_path) as server:
         flags = ("--require", required, "--for", "5s", "--arrivals", "constant")
-        said = prove_validly(server.url, *flags, folder=tmp_path)
+        said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
 
     assert (said.verdict, said.code) == (verdict, PASS if verdict == "PASS" else FAIL)
     assert said.document["required"] == float(required[:-2])
@@ -55,7 +59,7 @@ def test_a_required_rate_is_a_gate(tmp_path: Path, required: str, verdict: str) 
 @two_cores
 def test_too_few_requests_decide_nothing(tmp_path: Path) -> None:
     """20 requests cannot show that 1 in 1,000 is late; the percentile is printed, marked."""
-    with known("constant", "--service", "5ms", folder=tmp_path) as server:
+    with known("constant", *SLOW, folder=tmp_path) as server:
         flags = ("--rate", "10/s", "--for", "2s")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo="p99.9 < 1s")
 
@@ -68,8 +72,8 @@ def test_too_few_requests_decide_nothing(tmp_path: Path) -> None:
 
 @two_cores
 def test_a_fast_refusal_is_no_fast_answer(tmp_path: Path) -> None:
-    with known("refusing", "--every", "2", "--service", "5ms", folder=tmp_path) as server:
-        said = prove_validly(server.url, *FLAGS, folder=tmp_path)
+    with known("refusing", "--every", "2", *SLOW, folder=tmp_path) as server:
+        said = prove_validly(server.url, *FLAGS, folder=tmp_path, slo=SLO)
 
     point = said.point
     assert (said.verdict, said.code) == ("FAIL", FAIL), said.explained()
@@ -77,39 +81,41 @@ def test_a_fast_refusal_is_no_fast_answer(tmp_path: Path) -> None:
     assert point["requests"] == 400
     assert abs(point["errors"] - 200) <= 1
     assert point["refused"] == point["errors"] == point["statuses"]["503"]
-    assert point["achieved"] == pytest.approx(50.0, rel=0.02)
+    # those of the last 0.3 s are not answered inside the window
+    assert point["achieved"] == pytest.approx(50.0 * 3.7 / 4.0, abs=2.0)
 
 
 @two_cores
 def test_one_refusal_in_a_hundred_breaks_the_default_availability(tmp_path: Path) -> None:
     """P95 holds easily; 99.9% good answers are expected although nobody declared it."""
-    with known("refusing", "--every", "100", "--service", "5ms", folder=tmp_path) as server:
-        said = prove_validly(server.url, *FLAGS, folder=tmp_path)
+    with known("refusing", "--every", "100", *SLOW, folder=tmp_path) as server:
+        said = prove_validly(server.url, *FLAGS, folder=tmp_path, slo=SLO)
 
-    assert said.point["response_seconds"]["p95"] < 0.1
+    assert said.point["response_seconds"]["p95"] < 0.4
     assert (said.verdict, said.code) == ("FAIL", FAIL), said.explained()
 
 
 @two_cores
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "slow-headers"])
 def test_broken_answers_are_misses(tmp_path: Path, fault: str) -> None:
-    """Every fifth. The others are answered at once."""
-    with known("broken", "--fault", fault, "--every", "5", folder=tmp_path) as server:
+    """Every fifth. The others are answered as ever."""
+    with known("broken", "--fault", fault, "--every", "5", *SLOW, folder=tmp_path) as server:
         flags = (*FLAGS, "--timeout", "1s")
-        said = prove_validly(server.url, *flags, folder=tmp_path)
+        said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
 
     point = said.point
     assert (said.verdict, said.code) == ("FAIL", FAIL), said.explained()
     _is_a_miss(point, "p95")
     assert abs(point["errors"] - 80) <= 1
     assert point["statuses"]["200"] == 400 - point["errors"]
-    assert point["response_seconds"]["p50"] < 0.05
+    assert point["response_seconds"]["p50"] < 0.4
 
 
 @two_cores
 def test_a_slow_head_counts_to_its_last_byte(tmp_path: Path) -> None:
-    with known("broken", "--fault", "slow-headers", "--every", "5", folder=tmp_path) as server:
-        said = prove_validly(server.url, *FLAGS, folder=tmp_path)
+    slow = ("broken", "--fault", "slow-headers", "--every", "5", *SLOW)
+    with known(*slow, folder=tmp_path) as server:
+        said = prove_validly(server.url, *FLAGS, folder=tmp_path, slo="p95 < 450ms")
 
     assert said.verdict == "FAIL", said.explained()
     assert said.point["errors"] == 0
@@ -138,10 +144,10 @@ def _is_a_miss(point: dict[str, Any], name: str) -> None:
 
 @two_cores
 def test_overload_that_drains_afterwards_stays_overload(tmp_path: Path) -> None:
-    """100 a second is all it can; everything is answered in the end, most of it late."""
-    with known("queue", "--service", "10ms", folder=tmp_path) as server:
+    """Everything is answered in the end, most of it late."""
+    with known(*HALL, folder=tmp_path) as server:
         flags = ("--rate", "115/s", "--for", "10s")
-        said = prove_validly(server.url, *flags, folder=tmp_path)
+        said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
 
     assert said.point["class"] == "OVERLOAD", said.explained()
     assert (said.verdict, said.code) == ("FAIL", FAIL)
@@ -152,20 +158,21 @@ def test_overload_that_drains_afterwards_stays_overload(tmp_path: Path) -> None:
 
 @two_cores
 def test_half_the_load_is_no_overload(tmp_path: Path) -> None:
-    with known("queue", "--service", "10ms", folder=tmp_path) as server:
-        flags = ("--rate", "50/s", "--for", "10s")
-        said = prove_validly(server.url, *flags, folder=tmp_path)
+    with known(*HALL, folder=tmp_path) as server:
+        flags = ("--rate", "50/s", "--for", "6s")
+        said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
 
     assert said.point["class"] != "OVERLOAD", said.explained()
     assert (said.verdict, said.code) == ("PASS", PASS)
 
 
 @two_cores
-def test_an_overload_is_given_up_early_but_never_extended(tmp_path: Path) -> None:
-    with known("queue", "--service", "10ms", folder=tmp_path) as server:
-        flags = ("--rate", "300/s", "--for", "10s")
-        said = prove_validly(server.url, *flags, folder=tmp_path)
+def test_a_hopeless_rate_takes_no_longer_than_it_was_given(tmp_path: Path) -> None:
+    with known(*HALL, folder=tmp_path) as server:
+        flags = ("--rate", "400/s", "--for", "5s", "--timeout", "2s")
+        said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
 
     assert said.verdict == "FAIL", said.explained()
-    assert said.point["measured_seconds"] <= 10.0
-    assert said.document["seconds"] < 30
+    assert said.point["class"] == "OVERLOAD"
+    assert said.point["measured_seconds"] <= 5.0
+    assert said.document["seconds"] < 15

@@ -519,6 +519,16 @@ def test_steps_at_one_rate_decide_together() -> None:
     assert four.low == 100
 
 
+def test_few_errors_do_not_hide_that_latency_is_undecided() -> None:
+    """The misses are those of the availability, which is only observed; the verdict is not."""
+    errors = at(100, "UNDECIDED", misses=0, effective_requests=None, allowed=0.001)
+
+    limit = limit_of([errors, errors, at(200, "FAIL")], 0.05)
+
+    assert limit is not None
+    assert limit.low is None
+
+
 def test_misses_of_a_stricter_slo_count_by_how_near_it_came_to_breaking() -> None:
     """0.08% failed where 0.1% may: as near to breaking as 4% late where 5% may be."""
     strict = at(200, "PASS", allowed=0.001, misses=0, effective_requests=None)

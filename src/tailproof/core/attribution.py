@@ -354,9 +354,7 @@ def _period(starts: Floats) -> float | None:
 # --- what comes with a request --------------------------------------------------------------------
 
 
-_LARGE = (
-    "larger bodies take longer, and so do those that wait behind them: limit, split or part them"
-)
+_LARGE = "larger bodies take longer, and so does what waits behind them: limit or separate them"
 
 
 def _groups(view: _View, ledger: _Ledger, large: Floats) -> None:

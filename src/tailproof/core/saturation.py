@@ -6,10 +6,10 @@ the backlog grew by more than chance explains; it still grew in the second half;
 long, answers left more slowly than requests came. The last is the strongest: a healthy server
 works its backlog off.
 
-How often this is wrong is measured by `benchmarks/saturation.py`. Up to 0.9 of the capacity fewer
-than 1 step in 100 is called OVERLOAD. At 1.1 times the capacity fewer than 2 in 100 are missed from
-about 2,800 requests on (exponential service times; 1,100 when they are fixed): a shorter step so
-near to the capacity is called KNEE.
+How often this is wrong is measured by `benchmarks/saturation.py`. Up to 0.9 of the capacity about 1
+step in 100 is called OVERLOAD, at most. At 1.1 times the capacity fewer than 2 in 100 are missed
+from about 2,500 requests on (exponential service times; 1,100 when they are fixed): a shorter step
+so near to the capacity is called KNEE.
 """
 
 import math

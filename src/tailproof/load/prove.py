@@ -288,7 +288,10 @@ def _seconds(job: Job, mode: Mode) -> float:
 
 def _result(role: doc.Role, rate: float, point: Point, spent: float) -> Result:
     """What the search wants to know of a step."""
-    worst = max(point.findings, key=lambda item: item.share / item.allowed, default=None)
+    inferred = [item for item in point.findings if item.effective_requests is not None]
+    broken = [item for item in point.findings if item.verdict == "FAIL"]
+    asked = broken or inferred or point.findings
+    worst = max(asked, key=lambda item: item.share / item.allowed, default=None)
     return Result(
         role=role,
         rate=rate,

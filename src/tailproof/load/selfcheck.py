@@ -106,6 +106,7 @@ class Surroundings:
 
     @property
     def seconds(self) -> float:
+        """How long the block took."""
         return self._after.at - self._before.at
 
     def foreign(self, cores: Sequence[int]) -> float | None:
