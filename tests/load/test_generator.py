@@ -633,6 +633,14 @@ def test_a_sender_that_dies_is_an_error_that_says_how() -> None:
         assert not any(is_running(pid) for pid in pids)
 
 
+def test_a_sender_that_fails_is_an_error_that_says_why() -> None:
+    with (
+        Generator(target(1)) as senders,
+        pytest.raises(LoadError, match="sender 1 of 1 was ended with exit code 1: IndexError"),
+    ):
+        senders.run(plan([0.0], payload=[7]))
+
+
 def test_an_interrupt_ends_all_senders() -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

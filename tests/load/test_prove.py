@@ -158,6 +158,12 @@ OPEN = Limit(rate=100.0, low=100.0, high=None, at_least=True)
             "at least 100/s; above that, it was late",
         ),
         ([point(5, "FAIL", "all late"), point(9, "FAIL")], None, "FAIL", "not even 5/s: all late"),
+        (
+            [point(5, "UNDECIDED"), point(9, "FAIL")],
+            Limit(rate=None, low=None, high=9.0, at_least=False),
+            "UNDECIDED",
+            "9/s failed, and no lower rate was decided",
+        ),
         ([point(5, "INVALID", "it was late")], None, "INVALID", "it was late"),
         ([point(5, "UNDECIDED")], None, "UNDECIDED", "the budget did not suffice"),
     ],

@@ -143,9 +143,12 @@ class Recording:
 
     @property
     def in_flight(self) -> Ints:
-        """How many earlier requests were unfinished at each intended start."""
-        ended = np.where(np.isnan(self.last), np.inf, self.last)
-        num_ended = np.searchsorted(np.sort(ended), self.intended, side="right")
+        """How many earlier requests were unfinished at each intended start. One that broke off at
+        an unknown time counts as over at once."""
+        waits = np.isin(self.status, (UNANSWERED, TIMED_OUT))
+        unknown = np.where(waits, np.inf, self.intended)
+        ended = np.where(np.isnan(self.last), unknown, self.last)
+        num_ended = np.searchsorted(np.sort(ended), self.intended)
         return (np.arange(len(self)) - num_ended).clip(min=0).astype(np.int32)
 
 

@@ -315,14 +315,16 @@ class _Sender:
             return LoadError(f"{self.name} closed its pipes and goes on running")
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        last = f": {lines[-1]}" if lines else ""
+        lines = self._errors.read().decode(errors="replace").splitlines()
+        said = [text for line in lines if (text := line.strip(" |+-"))]
+        last = f": {said[-1]}" if said else ""
         return LoadError(f"{self.name} was ended {how}{last}")
 
     def hang_up(self) -> None:
-        """Close its input, which ends it."""
+        """Close its pipes, which ends it, whether it reads or writes."""
         with contextlib.suppress(BrokenPipeError):
             self._input.close()
+        self.output.close()
 
     def end(self) -> None:
         """Wait until it is gone; not for ever."""
@@ -331,5 +333,4 @@ class _Sender:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.output.close()
         self._errors.close()

@@ -23,7 +23,7 @@ from tailproof.core.saturation import RatePoint, knee, saturation
 from tailproof.core.slo import latencies
 from tailproof.core.units import format_duration, format_rate, parse_rate
 from tailproof.core.verdict import CALIBRATED
-from tailproof.load import causes, preflight, proofs
+from tailproof.load import causes, preflight, proofs, selfcheck
 from tailproof.load.environment import environment
 from tailproof.load.generator import Generator
 from tailproof.load.payloads import Payloads
@@ -43,6 +43,8 @@ ONE_OF_A_LADDER = 5.0
 COOL_DOWN = 20.0
 """Seconds at most until a lone request is quick again after a step that overloaded."""
 SPLIT_SECONDS = 10.0
+QUIET_PATIENCE = 3.0
+"""Seconds that a tester which was in the number waits for others to leave its cores."""
 CALM = 3
 """Lone requests in a row that must be quick."""
 
@@ -242,6 +244,8 @@ class Test:
         self.listener.point(point)
         if point.class_ == "OVERLOAD" or point.errors:
             self._cool_down()
+        if point.verdict == "INVALID":
+            selfcheck.wait_quiet(self.stepper.generator.pids, QUIET_PATIENCE)
         return point
 
     def _warm_up(self, seconds: float) -> float:
@@ -322,6 +326,9 @@ def _of_limit(points: Sequence[Point], limit: Limit | None, unresolved: tuple[st
         why = f"; above that, {above[-1]}" if above else "; no higher rate was decided"
         held = f"holds at least {format_rate(limit.low)}{why}"
         return Outcome("UNDECIDED", held, limit, unresolved)
+    if limit is not None and limit.high is not None:
+        told = f"{format_rate(limit.high)} failed, and no lower rate was decided: give it more time"
+        return Outcome("UNDECIDED", told, limit, unresolved)
     if failed:
         lowest = min(failed, key=lambda point: point.offered)
         told = f"not even {format_rate(lowest.offered)} holds: {lowest.reason}"

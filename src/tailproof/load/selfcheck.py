@@ -8,6 +8,7 @@ there and harm nothing.
 
 import math
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,9 +66,23 @@ OWN_CORES = 0.1
 SPLIT_DROP = 0.9
 """Two senders that see less than this share of one's percentile prove that the one was late."""
 CEILING_MARGIN = 1.5
+QUIET_WINDOW, QUIET_SHARE = 0.25, 0.2
+"""Seconds to look at the cores for, and the share of them that others may use then."""
 
 
 # --- the machine during a step --------------------------------------------------------------------
+
+
+def wait_quiet(pids: Sequence[int], patience: float) -> None:
+    """Return as soon as others use little of the cores of these processes, or after `patience`
+    seconds. A build or a test beside the tester is often over soon."""
+    cores = sorted(set().union(*map(_affinity, pids)))
+    deadline, pause = monotonic() + patience, threading.Event()
+    while monotonic() < deadline:
+        with Surroundings(pids) as around:
+            pause.wait(QUIET_WINDOW)
+        if (around.foreign(cores) or 0.0) < QUIET_SHARE:
+            return
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,11 @@ def decode(header: bytes, body: bytes) -> tuple[Message, Arrays]:
 
 
 class Step:
-    """Sends one schedule. Use once: `await Step(...).run(start)`."""
+    """Sends one schedule. Use once: `await Step(...).run(start, report)`.
+
+    What is stamped `sent` is the moment after the kernel took the request, so it is never too
+    early: the send lag is not flattered. A sender that lost its core just then looks late, and the
+    uncorrected time of that request short."""
 
     def __init__(
         self, pool: Pool, requests: tuple[bytes, ...], prepare: Prepare, arrays: Arrays
@@ -581,6 +585,7 @@ async def session() -> None:
     """Do what the parent says until it is gone. Whatever fails ends the process."""
     incoming = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_fail)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(incoming), sys.stdin)
     async with asyncio.TaskGroup() as group:
         running: asyncio.Task[None] | None = None
@@ -599,6 +604,13 @@ async def session() -> None:
                     step.stop()
         if running is not None:
             running.cancel()
+
+
+def _fail(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A callback raised: a bug of ours, after which no number of this process can be trusted."""
+    if not isinstance(context.get("exception"), OSError):  # a connection tells of that itself
+        loop.default_exception_handler(context)
+        os._exit(1)
 
 
 async def _messages(incoming: asyncio.StreamReader) -> AsyncIterator[tuple[Message, Arrays]]:

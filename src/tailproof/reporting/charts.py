@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tailproof.core.recording import Recording
 from tailproof.core.slo import Latency
 from tailproof.core.statistics import percentile
+from tailproof.core.units import format_rate
 from tailproof.reporting.document import Cause, Knee, Limit, Point, Saturation
 from tailproof.reporting.picture import (
     LABEL,
@@ -559,6 +560,69 @@ class RateCurve:
 
 def _shape_of(point: Point) -> str:
     return "cross" if point.verdict == "INVALID" else SHAPE_OF[point.class_]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One of several that were put under the same load test."""
+
+    label: str
+    kind: str
+    """How its line looks: `p95`, `p99`, ..."""
+    points: Sequence[Point]
+    limit: Limit | None
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """P95 of several services against the offered rate, and the limit of each."""
+
+    services: Sequence[Service]
+    slo: Latency
+
+    def draw(self, canvas: Canvas) -> None:
+        panel = Panel(50.0, 40.0, canvas.width - 24, canvas.height - 44)
+        curves = [(service, RateCurve(_by_rate(service), [], [])) for service in self.services]
+        across = spanning([p.offered for one in self.services for p in one.points], 50, panel.right)
+        times = [seconds for _, curve in curves for seconds in _finite_p95(curve)]
+        up = spanning([*times, self.slo.threshold], panel.bottom, panel.top)
+        panel.y_axis(canvas, _time_ticks(up, 6))
+        panel.x_axis(canvas, _rate_ticks(across, 9), say("offered_axis"))
+        canvas.text(2, panel.top - 10, "P95, ms", "title")
+        _slo_line(canvas, panel, up(self.slo.threshold), self.slo)
+        for row, (service, curve) in enumerate(curves):
+            for piece in curve._pieces("p95"):
+                canvas.path([(across(x), up(y)) for x, y in piece], f"line {service.kind}")
+            for point in curve.points:
+                seconds = _seconds_of(point, "p95")
+                if seconds is not None and point.verdict != "INVALID":
+                    beyond = not math.isfinite(seconds)
+                    place = across(point.offered), up.end if beyond else up(seconds)
+                    shape = "up" if beyond else _shape_of(point)
+                    canvas.mark(*place, shape, f"marker {service.kind}")
+            self._draw_limit(canvas, panel, across, service, row)
+
+    def _draw_limit(
+        self, canvas: Canvas, panel: Panel, across: Scale, service: Service, row: int
+    ) -> None:
+        rate = None if service.limit is None else service.limit.rate
+        text = service.label if rate is None else f"{service.label}: {format_rate(rate)}"
+        x = panel.left if rate is None else across(rate)
+        if rate is not None:
+            canvas.line((x, panel.top - 6), (x, panel.bottom), f"mark {service.kind}")
+        at_end = x > 0.6 * canvas.width
+        place = x - 6 if at_end else x + 6
+        y = panel.top - 14 if len(self.services) < 3 else panel.top - 22 + 12 * row
+        canvas.text(place, y, text, f"label strong {service.kind}", "end" if at_end else "start")
+
+
+def _by_rate(service: Service) -> list[Point]:
+    return sorted(service.points, key=lambda point: point.offered)
+
+
+def _finite_p95(curve: RateCurve) -> list[float]:
+    found = (_seconds_of(point, "p95") for point in curve.points)
+    return [seconds for seconds in found if seconds is not None and math.isfinite(seconds)]
 
 
 def _seconds_of(point: Point, name: str) -> float | None:
