@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tailproof.core.clock import monotonic
-from tailproof.load.sender import (
+from tailproof.load.messages import (
     PREFIX,
     Aim,
     Done,
@@ -22,8 +22,8 @@ from tailproof.load.sender import (
     Stop,
     decode,
     encode,
-    run_queue_wait,
 )
+from tailproof.load.sender import run_queue_wait
 from tailproof.load.target import build
 
 TARGET = build("http://127.0.0.1:1/", [b"{}", b"\x00\xff"])

@@ -23,9 +23,8 @@ import numpy as np
 from tailproof.core.clock import monotonic
 from tailproof.core.errors import TailproofError
 from tailproof.core.recording import Recording, columns, joined
-from tailproof.load.sender import (
+from tailproof.load.messages import (
     PREFIX,
-    READY_PATIENCE,
     Aim,
     Arrays,
     Done,
@@ -38,6 +37,7 @@ from tailproof.load.sender import (
     decode,
     encode,
 )
+from tailproof.load.sender import READY_PATIENCE
 from tailproof.load.steps import SenderFacts, Sent, StepPlan
 from tailproof.load.target import Target
 
