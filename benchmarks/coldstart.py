@@ -7,9 +7,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from closed_loop import ask
-from connection import Target
-from processes import SERVER_CORE, Server, get_json, pinned, resident_bytes, started, tree
+from closed_loop import keep_busy
+from processes import SERVER_CORE, Server, get_json, pinned, started
+from tailproof.load.server_view import tree
+from tailproof.load.target import Target
 
 LOAD_ALONE = """
 import os
@@ -57,7 +58,7 @@ def cold_starts(command: list[str], source: str, repeats: int) -> ColdStart:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """VmRSS in bytes of the front process and of each of its children."""
+    """Bytes of memory of the front process and of each of its children."""
 
     front: int
     children: tuple[int, ...]
@@ -65,17 +66,16 @@ class Resident:
     @classmethod
     def of(cls, server: Server) -> "Resident":
         front, *children = tree(server.pid)
-        return cls(resident_bytes(front.pid), tuple(resident_bytes(one.pid) for one in children))
+        return cls(front.resident_bytes, tuple(child.resident_bytes for child in children))
 
 
-def memory(server: Server, target: Target, num_requests: int) -> dict[str, Any]:
-    """Resident memory now and after `num_requests` more, asked 64 at a time."""
+def memory(server: Server, target: Target, seconds: float) -> dict[str, Any]:
+    """Resident memory now and after `seconds` of 64 busy connections."""
     before = Resident.of(server)
-    answers = ask(target, num_requests, 64, patience=300.0)
-    good = sum(1 for answer in answers if answer.status == 200)
+    busy = keep_busy(target, 64, seconds)
     return {
         "after_start": asdict(before),
         "after_requests": asdict(Resident.of(server)),
-        "num_good": good,
-        "num_requests": len(answers),
+        "num_good": busy.num_good,
+        "num_requests": busy.num_good + busy.num_bad,
     }

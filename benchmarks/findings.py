@@ -1,19 +1,21 @@
 """What the rounds of serving.py found, and the table made of it."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from closed_loop import Answered, Busy
+from closed_loop import Busy
 from coldstart import ColdStart
-from limit import Measured
 from processes import Foreign
-from search import Limit
-from steps import percentiles
+from tailproof.core.recording import Floats, Recording
 from tailproof.core.slo import Latency
+from tailproof.core.statistics import percentile
+from tailproof.reporting.document import Document
 
 SLO = Latency(95.0, 0.050)
 
@@ -48,44 +50,48 @@ class Cost:
 class Round:
     """What one round found out about one contender."""
 
-    limit: Limit
+    proof: Document
+    """What `tailproof prove` says about its limit."""
     cost: Cost
     lone: dict[str, Any]
-    steps: list[Measured]
+    others: Foreign
+    """While the limit was searched."""
+
+    @property
+    def at_least(self) -> bool:
+        """The client gave out, or was not allowed more, before the service did."""
+        return self.proof.limit is not None and self.proof.limit.at_least
 
     def to_json(self) -> dict[str, Any]:
         """Plain types, for a document."""
         return {
-            "limit": asdict(self.limit) | {"at_least": self.limit.at_least},
+            "proof": msgspec.to_builtins(self.proof),
             "cpu_seconds_per_request": self.cost.per_request,
             "front_cpu_seconds_per_request": self.cost.front_per_request,
             "closed_loop": asdict(self.cost) | {"rate": self.cost.busy.rate},
             "lone": self.lone,
-            "steps": [entry.to_json() for entry in self.steps],
+            "others": asdict(self.others),
         }
 
 
-def lone_times(answers: Sequence[Answered]) -> dict[str, Any]:
-    """One request after the other: its time, and what the server added to the model's own.
+def lone_times(recording: Recording) -> dict[str, Any]:
+    """One request after the other: seconds from its send, and what was added to the model's own.
 
     `added_by_server` is total - infer of Server-Timing, `added_to_client` the time seen by the
     client minus infer. Both are absent where the service does not say how long its model took.
     """
-    good = [answer for answer in answers if 200 <= answer.status < 300]
-    seen: dict[str, Any] = {"response_seconds": _percentiles([one.seconds for one in good])}
-    timed = [one for one in good if {"infer", "total"} <= one.timing.keys()]
-    if timed:
-        infer = [one.timing["infer"] for one in timed]
-        added = [one.timing["total"] - one.timing["infer"] for one in timed]
-        to_client = [one.seconds - one.timing["infer"] for one in timed]
-        seen["infer_seconds"] = _percentiles(infer)
-        seen["added_by_server_seconds"] = _percentiles(added)
-        seen["added_to_client_seconds"] = _percentiles(to_client)
+    good = recording.take(recording.good)
+    seen: dict[str, Any] = {"seconds": _percentiles(good.uncorrected)}
+    timed = good.take(np.isfinite(good.infer) & np.isfinite(good.total))
+    if len(timed):
+        seen["infer_seconds"] = _percentiles(timed.infer)
+        seen["added_by_server_seconds"] = _percentiles(timed.total - timed.infer)
+        seen["added_to_client_seconds"] = _percentiles(timed.uncorrected - timed.infer)
     return seen
 
 
-def _percentiles(values: Sequence[float]) -> dict[str, float | None]:
-    return percentiles(np.array(values), (50.0, 95.0, 99.0))
+def _percentiles(values: Floats) -> dict[str, float | None]:
+    return {f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)}
 
 
 @dataclass(slots=True)
@@ -113,8 +119,18 @@ class Findings:
 
 
 def limit_of(entry: Round) -> float | None:
-    """Requests a second."""
-    return entry.limit.low
+    """Requests a second: the estimate, or what passed at least. None: no rate passed."""
+    return entry.proof.limit.rate if entry.proof.limit is not None else None
+
+
+def passed_of(entry: Round) -> float | None:
+    """The highest rate that passed."""
+    return entry.proof.limit.low if entry.proof.limit is not None else None
+
+
+def failed_of(entry: Round) -> float | None:
+    """The lowest rate that failed."""
+    return entry.proof.limit.high if entry.proof.limit is not None else None
 
 
 def cpu_of(entry: Round) -> float | None:
@@ -131,33 +147,52 @@ def lines(findings: Findings) -> list[str]:
     """The table: medians over the rounds, lowest and highest in brackets."""
     shown = [f"{'(median [lowest .. highest])':34}" + "".join(f"{n:>30}" for n in findings.rounds)]
 
-    def row(title: str, value: Callable[[Round], float | None], scale: float, digits: int) -> None:
-        cells = (_spread(findings.median(name, value), scale, digits) for name in findings.rounds)
-        shown.append(f"{title:34}" + "".join(f"{cell:>30}" for cell in cells))
+    def cells(title: str, found: Sequence[str]) -> None:
+        shown.append(f"{title:34}" + "".join(f"{cell:>30}" for cell in found))
 
-    row(f"highest rate with {SLO}, /s", limit_of, 1.0, 0)
-    row("  of which only a lower bound, %", lambda entry: entry.limit.at_least, 100.0, 0)
+    def row(title: str, value: Callable[[Round], float | None], scale: float, digits: int) -> None:
+        names = findings.rounds
+        cells(title, [_spread(findings.median(name, value), scale, digits) for name in names])
+
+    limits = [_limit_cell(findings, name) for name in findings.rounds]
+    cells(f"highest rate with {SLO}, /s", limits)
+    row("  highest that passed, /s", passed_of, 1.0, 0)
+    row("  lowest that failed, /s", failed_of, 1.0, 0)
+    cells("  verdicts of the rounds", [_verdicts(found) for found in findings.rounds.values()])
     row("closed loop, good answers, /s", lambda entry: entry.cost.busy.rate, 1.0, 0)
     row("closed loop, refused, %", lambda entry: entry.cost.busy.bad_share, 100.0, 1)
     row("CPU a request, us", cpu_of, 1e6, 1)
     row("  of the front process, us", lambda entry: entry.cost.front_per_request, 1e6, 1)
-    row("lone request, p50, ms", lone_of("response_seconds"), 1e3, 2)
+    row("lone request, p50, ms", lone_of("seconds"), 1e3, 2)
     row("  inside the model, ms", lone_of("infer_seconds"), 1e3, 2)
     row("  added, by Server-Timing, ms", lone_of("added_by_server_seconds"), 1e3, 2)
     row("  added, as the client sees, ms", lone_of("added_to_client_seconds"), 1e3, 2)
-    row("others on the server's core, %", _noise, 100.0, 0)
+    row("others on the server's core, %", lambda entry: entry.others.server_core, 100.0, 0)
     shown.append("")
-    for title, over, under, value in (
-        ("limit: tailproof / handmade", "tailproof", "handmade", limit_of),
-        ("limit: tailproof / raw", "tailproof", "raw", limit_of),
-        ("CPU a request: tailproof / raw (promised <= 2.5)", "tailproof", "raw", cpu_of),
-    ):
-        shown.append(f"{title:50} {_spread(findings.ratios(over, under, value), 1.0, 2)}")
+    for over, under in (("tailproof", "handmade"), ("tailproof", "raw")):
+        sign = _bound(findings, over, under)
+        ratio = _spread(findings.ratios(over, under, limit_of), 1.0, 2, sign)
+        shown.append(f"{f'limit: {over} / {under}':50} {ratio}")
+    ratio = _spread(findings.ratios("tailproof", "raw", cpu_of), 1.0, 2)
+    shown.append(f"{'CPU a request: tailproof / raw (promised <= 2.5)':50} {ratio}")
     return shown + _cold_lines(findings.cold) + _memory_lines(findings.memory)
 
 
-def _noise(entry: Round) -> float:
-    return statistics.median(step.foreign.server_core for step in entry.steps)
+def _limit_cell(findings: Findings, name: str) -> str:
+    return _spread(findings.median(name, limit_of), 1.0, 0, _bound(findings, name))
+
+
+def _bound(findings: Findings, over: str, under: str = "") -> str:
+    """What stands before a limit, or the ratio of two, when one was not reached; `?`: neither."""
+    at_least = [any(one.at_least for one in findings.rounds.get(n, [])) for n in (over, under)]
+    if all(at_least):
+        return "? "
+    return ">= " if at_least[0] else "<= " if at_least[1] else ""
+
+
+def _verdicts(entries: Sequence[Round]) -> str:
+    counts = Counter(entry.proof.verdict for entry in entries)
+    return ", ".join(f"{num} {verdict}" for verdict, num in counts.items())
 
 
 def _cold_lines(cold: ColdStart | None) -> list[str]:
@@ -189,11 +224,11 @@ def _three(values: Sequence[float]) -> list[float]:
     return [statistics.median(values), min(values), max(values)] if values else []
 
 
-def _spread(found: list[float], scale: float, digits: int) -> str:
+def _spread(found: list[float], scale: float, digits: int, sign: str = "") -> str:
     if not found:
         return "-"
     middle, lowest, highest = (f"{value * scale:.{digits}f}" for value in found)
-    return f"{middle} [{lowest} .. {highest}]"
+    return f"{sign}{middle} [{lowest} .. {highest}]"
 
 
 def document(findings: Findings, known: dict[str, Any], effort: dict[str, Any]) -> dict[str, Any]:
@@ -207,6 +242,10 @@ def document(findings: Findings, known: dict[str, Any], effort: dict[str, Any]) 
             for name, entries in findings.rounds.items()
         },
         "limit": {name: findings.median(name, limit_of) for name in findings.rounds},
+        "verdicts": {
+            name: [entry.proof.verdict for entry in entries]
+            for name, entries in findings.rounds.items()
+        },
         "limit_over_handmade": findings.ratios("tailproof", "handmade", limit_of),
         "cpu_over_raw": findings.ratios("tailproof", "raw", cpu_of),
         "cold_start": asdict(findings.cold) | {"ratio": findings.cold.ratio}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from processes import CLIENT_CORE, SERVER_CORE, can_pin
+from tailproof.load.environment import cpu_model
 
 LIBRARIES = (
     "tailproof",
@@ -56,14 +57,6 @@ def print_facts(known: dict[str, Any]) -> None:
     print(libraries, file=sys.stderr)
     where = f"servers on core {SERVER_CORE}, the client on core {CLIENT_CORE}"
     print(where if known["pinned"] else "neither servers nor client are pinned", file=sys.stderr)
-
-
-def cpu_model() -> str | None:
-    """The model name in /proc/cpuinfo."""
-    for line in (_read("/proc/cpuinfo") or "").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return None
 
 
 def installed(package: str) -> str | None:

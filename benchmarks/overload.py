@@ -11,27 +11,24 @@ while, then half again. All open loop; goodput counts answers within the SLO's t
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from connection import Target
 from machine import facts, print_facts
-from open_loop import Rules, send
 from processes import Foreign, foreign_work, pin_client, started, stop_cleanly, wait_quiet
-from steps import (
-    Floats,
-    Recording,
-    Schedule,
-    Verdict,
-    arrivals,
-    judge,
-    milliseconds,
-    percentile,
-)
+from tailproof.core.arrivals import poisson
+from tailproof.core.recording import Floats, Recording
 from tailproof.core.slo import Latency
+from tailproof.core.statistics import percentile
 from tailproof.core.units import parse_duration
+from tailproof.load import selfcheck
+from tailproof.load.generator import Generator
+from tailproof.load.steps import StepPlan
+from tailproof.load.target import build
+from tailproof.reporting import document
 
 MODEL = "fake:?fixed=30ms&per_row=1ms&max=16"
 CAPACITY = 16 / (0.030 + 16 * 0.001)
@@ -64,39 +61,45 @@ class Run:
     refusal_p99: float | None
     recovery: float | None
     """From the end of the overload until the SLO holds again for good; None: not by the end."""
-    client: Verdict
-    """INVALID: the client was late, and the line says nothing about the server."""
+    client: document.Generator
+    """Not ok: the client was in the number, and the line says nothing about the server."""
     foreign: Foreign
 
 
-def plan(multiple: float, seconds: float, rng: np.random.Generator) -> Schedule:
+def plan(multiple: float, seconds: float, seed: int) -> StepPlan:
     """Half the capacity, `multiple` of it for `seconds`, half again; Poisson, exact counts."""
-    quiet = QUIET_LOAD * CAPACITY
-    before = arrivals("poisson", quiet, BEFORE, rng)
-    overload = arrivals("poisson", multiple * CAPACITY, seconds, rng) + BEFORE
-    after = arrivals("poisson", quiet, AFTER, rng) + BEFORE + seconds
-    return Schedule(np.concatenate([before, overload, after]), BEFORE, BEFORE + seconds + AFTER)
+    seeds = np.random.SeedSequence([seed, round(multiple * 10)]).generate_state(4).tolist()
+    quiet, overload, end = QUIET_LOAD * CAPACITY, multiple * CAPACITY, BEFORE + seconds + AFTER
+    before = poisson(quiet, BEFORE, seeds[0])
+    during = poisson(overload, seconds, seeds[1]) + BEFORE
+    after = poisson(quiet, AFTER, seeds[2]) + BEFORE + seconds
+    intended = np.concatenate([before, during, after])
+    choice = np.random.default_rng(seeds[3]).integers(len(BODIES), size=len(intended))
+    return StepPlan(intended, BEFORE, end, choice.astype(np.int32), ready_connections=64)
 
 
-def summed_up(recording: Recording, multiple: float, seconds: float, foreign: Foreign) -> Run:
+def summed_up(
+    recording: Recording,
+    multiple: float,
+    seconds: float,
+    client: document.Generator,
+    foreign: Foreign,
+) -> Run:
     """The overload's requests, and what the time after it says about recovery."""
-    due = recording.schedule.offsets
-    during = (due >= BEFORE) & (due < BEFORE + seconds)
-    response, status = recording.response[during], recording.status[during]
-    refusals = np.isin(status, (429, 503))
-    refusal_times = (recording.last - due)[during][refusals]
-    answered = response[np.isfinite(response)]
+    during = recording.between(BEFORE, BEFORE + seconds)
+    answered = during.response[during.good]
+    refusal_times = (during.last - during.intended)[during.refused]
     return Run(
         multiple=multiple,
-        offered=float(np.sum(during)) / seconds,
-        goodput=float(np.sum(response <= SLO.threshold)) / seconds,
-        refused=float(np.mean(refusals)),
-        failed=float(np.mean(~refusals & ~recording.good[during])),
+        offered=len(during) / seconds,
+        goodput=float(np.sum(during.response <= SLO.threshold)) / seconds,
+        refused=float(np.mean(during.refused)),
+        failed=float(np.mean(~during.refused & ~during.good)),
         answered_p50=percentile(answered, 50.0),
         answered_p95=percentile(answered, 95.0),
         refusal_p99=percentile(refusal_times, 99.0),
-        recovery=recovery(due, recording.response, BEFORE + seconds),
-        client=judge(recording, SLO).verdict,
+        recovery=recovery(recording.intended, recording.response, BEFORE + seconds),
+        client=client,
         foreign=foreign,
     )
 
@@ -118,14 +121,18 @@ def recovery(due: Floats, response: Floats, end: float) -> float | None:
 def run(multiple: float, seconds: float, seed: int) -> Run:
     """One multiple on a fresh server."""
     command = [sys.executable, "-m", "tailproof", "serve", MODEL, "--slo", str(SLO)]
-    rng = np.random.default_rng([seed, round(multiple * 10)])
-    schedule = plan(multiple, seconds, rng)
+    step = plan(multiple, seconds, seed)
     with started([*command, "--drain-delay", "0s"], ready_path="/health/ready") as server:
-        target = Target.of(f"http://127.0.0.1:{server.port}/predict", BODIES)
+        target = build(f"http://127.0.0.1:{server.port}/predict", BODIES)
         wait_quiet(5.0)
-        with foreign_work(server.pid) as foreign:
-            recording = send(target, schedule, rng, Rules(ready_connections=64))
-    return summed_up(recording, multiple, seconds, foreign)
+        with (
+            foreign_work(server.pid) as foreign,
+            Generator(target) as generator,
+            selfcheck.Surroundings(generator.pids) as surroundings,
+        ):
+            sent = generator.run(step)
+    client = selfcheck.check(step, sent, SLO.threshold, surroundings, server=None)
+    return summed_up(sent.recording, multiple, seconds, client, foreign)
 
 
 HEADING = (
@@ -142,14 +149,19 @@ def line(entry: Run, peak: float) -> str:
         f"{entry.goodput / peak:7.0%} {entry.refused:7.1%} {entry.failed:6.1%}",
         f"{_shown(entry.answered_p50):>7} {_shown(entry.answered_p95):>7}",
         f"{_shown(entry.refusal_p99):>11} {well:>10}",
-        "late: INVALID" if entry.client == "INVALID" else "on time",
-        f"({entry.foreign})",
+        f"{'on time' if entry.client.ok else 'INVALID'} ({entry.foreign})",
     )
     return " ".join(cells)
 
 
 def _shown(seconds: float | None) -> str:
-    return "-" if seconds is None else milliseconds(seconds)
+    return "-" if seconds is None else f"{seconds * 1e3:.2f}"
+
+
+def faults(client: document.Generator) -> str:
+    """Why the client cannot be believed; empty when it can."""
+    found = [signal.text for signal in client.signals if signal.bad and signal.invalidates]
+    return "".join(f"; INVALID: {text}" for text in found)
 
 
 def main() -> None:
@@ -167,13 +179,13 @@ def main() -> None:
     runs = []
     for multiple in map(float, args.multiples.split(",")):
         runs.append(run(multiple, args.seconds, args.seed))
-        print(f"{multiple:g}x done", file=sys.stderr)
+        print(f"{multiple:g}x done{faults(runs[-1].client)}", file=sys.stderr)
     peak = max([entry.goodput for entry in runs] + [1e-9])
     table = "\n".join([HEADING, *(line(entry, peak) for entry in runs)])
     print(table, file=sys.stderr if args.json else sys.stdout)
     if args.json:
-        document = {"machine": known, "model": MODEL, "capacity": CAPACITY, "slo": str(SLO)}
-        print(json.dumps(document | {"runs": [asdict(entry) for entry in runs]}, indent=2))
+        found = {"machine": known, "model": MODEL, "capacity": CAPACITY, "slo": str(SLO)}
+        print(json.dumps(found | {"runs": msgspec.to_builtins(runs)}, indent=2))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tailproof.load.server_view import tree
+
 SERVER_CORE = 0
 CLIENT_CORE = 1
 QUIET_WINDOW = 0.4
@@ -31,40 +33,9 @@ class NotStarted(Exception):
 # --- /proc ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One line of /proc: `cpu` counts seconds, those of its ended and awaited children included."""
-
-    pid: int
-    parent: int
-    name: str
-    cpu: float
-
-
-def tree(pid: int) -> tuple[Process, ...]:
-    """The process and all that descend from it, itself first. Empty when it is gone."""
-    found = {process.pid: process for process in map(_process, _pids()) if process is not None}
-    if pid not in found:
-        return ()
-    members, parents = [found[pid]], {pid}
-    while parents:
-        children = [process for process in found.values() if process.parent in parents]
-        members += children
-        parents = {process.pid for process in children}
-    return tuple(members)
-
-
 def cpu_seconds(pid: int) -> float:
     """User and system time of the whole process tree so far, in seconds (10 ms steps)."""
     return sum(process.cpu for process in tree(pid))
-
-
-def resident_bytes(pid: int) -> int:
-    """VmRSS of one process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def busy_seconds(core: int) -> float:
@@ -74,20 +45,6 @@ def busy_seconds(core: int) -> float:
             user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
             return (user + nice + system + irq + softirq + steal) * TICK
     return 0.0
-
-
-def _pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
-
-
-def _process(pid: int) -> Process | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it ended while we looked
-        return None
-    name = text[text.index("(") + 1 : text.rindex(")")]
-    fields = text[text.rindex(")") + 2 :].split()
-    return Process(pid, int(fields[1]), name, sum(map(int, fields[11:15])) * TICK)
 
 
 @dataclass(slots=True)

@@ -1,12 +1,12 @@
 """What `tailproof serve` costs and holds, beside a hand-written service and the bare HTTP route.
 
-    python benchmarks/serving.py                # about ten minutes
+    python benchmarks/serving.py                # about twelve minutes
     python benchmarks/serving.py --quick        # about two
     python benchmarks/serving.py --rounds 5 --json > serving.json
 
 All processes of a server run on core 0, the client on core 1; servers take turns, one running at a
-time. Limits come from open-loop steps (see open_loop.py); CPU a request from a closed loop that
-keeps the server busy. Needs Linux; uses `wrk` for the closed loop where it is installed.
+time. Limits are found by `tailproof prove`; CPU a request comes from a closed loop that keeps the
+server busy. Needs Linux; uses `wrk` for the closed loop where it is installed.
 """
 
 import argparse
@@ -17,25 +17,37 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from closed_loop import ask, keep_busy
+import click
+import msgspec
+import numpy as np
+
+from closed_loop import keep_busy
 from coldstart import cold_starts, memory
-from connection import Target
 from findings import SLO, Cost, Findings, Round, document, lines, lone_times
-from limit import Stepper
 from machine import facts, print_facts
 from payloads import fraud_bodies
-from processes import Server, foreign_work, pin_client, started, stop_cleanly, tree, wait_quiet
-from search import Plan
-from steps import HEADING
+from processes import Server, foreign_work, pin_client, started, stop_cleanly, wait_quiet
+from tailproof.core.arrivals import constant
+from tailproof.core.recording import Recording
 from tailproof.core.units import parse_duration
+from tailproof.load import job, prove
+from tailproof.load.generator import Generator
+from tailproof.load.payloads import JSON, Payloads
+from tailproof.load.server_view import tree
+from tailproof.load.settings import LoadSettings, TargetSettings
+from tailproof.load.steps import StepPlan
+from tailproof.load.target import Target, build
+from tailproof.reporting.console import heading, point_line
+from tailproof.reporting.document import Document, Point
 
 HERE = Path(__file__).parent
 CONNECTIONS = 256
 """Of the closed loop that keeps the server busy."""
-GUESS = 0.7
-"""The search begins at this share of the closed-loop rate."""
-CLIENT_CEILING = 20_000.0
-"""A second: well below what `open_loop.py --ceiling` shows; limits beyond are "at least"."""
+MAX_RATE = 20_000.0
+"""A second: about what one core of the client can send on time (see generator.py). A limit beyond
+is "at least"."""
+LONE_RATE = 100.0
+"""A second: lone requests come so far apart that each finds an idle server."""
 MODEL = "demo:fraud"
 
 
@@ -53,38 +65,19 @@ class Effort:
     """How long everything takes: seconds, counts."""
 
     rounds: int
-    step: float
-    warm_up: float
+    budget: float
+    """For the search of one limit."""
     busy: float
     num_lone: int
     cold_repeats: int
-    num_requests: int
-    plan: Plan
+    used: float
+    """Of busy connections before memory is looked at again."""
     patience: float = 5.0
     """How long a measurement waits for others to finish their work."""
 
 
-FULL = Effort(
-    rounds=3,
-    step=4.0,
-    warm_up=1.0,
-    busy=5.0,
-    num_lone=500,
-    cold_repeats=5,
-    num_requests=20_000,
-    plan=Plan(growth=1.3, tolerance=1.03, confirmations=2, highest=CLIENT_CEILING),
-)
-QUICK = Effort(
-    rounds=1,
-    step=2.0,
-    warm_up=0.5,
-    busy=2.0,
-    num_lone=200,
-    cold_repeats=2,
-    num_requests=20_000,
-    plan=Plan(growth=1.4, tolerance=1.08, confirmations=1, highest=CLIENT_CEILING),
-)
-
+FULL = Effort(rounds=3, budget=60.0, busy=5.0, num_lone=500, cold_repeats=5, used=5.0)
+QUICK = Effort(rounds=1, budget=25.0, busy=2.0, num_lone=200, cold_repeats=2, used=5.0)
 
 REGISTER = """
 from pathlib import Path
@@ -118,14 +111,20 @@ def measure(contender: Contender, effort: Effort, seed: int) -> Round:
     """Start the contender, measure it, stop it."""
     print(f"\n{contender.name}: {' '.join(contender.command[1:])}", file=sys.stderr)
     with started(list(contender.command), ready_path=contender.ready_path) as server:
-        target = Target.of(f"http://127.0.0.1:{server.port}/predict", fraud_bodies(seed))
+        target = target_of(server, seed)
         keep_busy(target, CONNECTIONS, 1.0)  # warm-up, not counted
         found = cost(server, target, effort)
-        lone = lone_times(ask(target, effort.num_lone))
-        print(HEADING, file=sys.stderr)
-        stepper = Stepper(server, target, SLO, effort.step, effort.warm_up, seed, effort.patience)
-        limit = stepper.find(max(GUESS * found.busy.rate, effort.plan.lowest), effort.plan)
-        return Round(limit, found, lone, stepper.measured)
+        lone = lone_times(asked_alone(target, effort.num_lone))
+        wait_quiet(effort.patience)
+        with foreign_work(server.pid) as others:
+            proof = limit(server, target, effort, seed)
+    print(f"{proof.verdict}: {proof.reason}; {others}", file=sys.stderr)
+    return Round(proof, found, lone, others)
+
+
+def target_of(server: Server, seed: int) -> Target:
+    """Fraud requests to a running server."""
+    return build(f"http://127.0.0.1:{server.port}/predict", fraud_bodies(seed))
 
 
 def cost(server: Server, target: Target, effort: Effort) -> Cost:
@@ -142,6 +141,55 @@ def cost(server: Server, target: Target, effort: Effort) -> Cost:
         f"closed loop ({busy.tool}, {CONNECTIONS} connections): {found}; {others}", file=sys.stderr
     )
     return found
+
+
+def asked_alone(target: Target, num: int) -> Recording:
+    """`num` requests, one at a time on one connection that is kept."""
+    plan = StepPlan(
+        intended=constant(LONE_RATE, num / LONE_RATE),
+        warm_up=0.0,
+        end=num / LONE_RATE,
+        payload=np.arange(num, dtype=np.int32) % len(target.requests),
+        drain=30.0,
+        max_connections=1,
+    )
+    with Generator(target) as generator:
+        return generator.run(plan).recording
+
+
+def limit(server: Server, target: Target, effort: Effort, seed: int) -> Document:
+    """The highest rate inside the SLO, as `tailproof prove` finds it for anybody."""
+    bodies = fraud_bodies(seed)
+    payloads = Payloads(bodies, (1,) * len(bodies), "benchmarks/payloads.py", JSON, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        load = LoadSettings(
+            slo=(SLO,),
+            budget=effort.budget,
+            max_rate=MAX_RATE,
+            server_pid=server.pid,
+            out=folder,
+        )
+        test = job.of_target(
+            target, payloads, TargetSettings(seed=seed), load, "benchmarks/serving.py"
+        )
+        proof = prove.run(test, OnStderr())
+    return msgspec.structs.replace(proof, run=None)  # its folder is gone
+
+
+class OnStderr:
+    """Listens to a load test and prints a line for each step."""
+
+    def __init__(self) -> None:
+        self.say(heading())
+
+    def say(self, line: str) -> None:
+        click.echo(line, err=True)  # it leaves colours out where there is no terminal
+
+    def step(self, number: int, role: str, rate: float | None, seconds: float) -> None:
+        """How far it is would be too much."""
+
+    def point(self, point: Point) -> None:
+        self.say(point_line(point))
 
 
 # --- all rounds -----------------------------------------------------------------------------------
@@ -165,8 +213,7 @@ def _run(services: list[Contender], effort: Effort, seed: int) -> Findings:
     print("\ncold start and memory", file=sys.stderr)
     findings.cold = cold_starts(command, MODEL, effort.cold_repeats)
     with started(command, ready_path=tailproof.ready_path) as server:
-        target = Target.of(f"http://127.0.0.1:{server.port}/predict", fraud_bodies(seed))
-        findings.memory = memory(server, target, effort.num_requests)
+        findings.memory = memory(server, target_of(server, seed), effort.used)
     return findings
 
 
@@ -174,17 +221,19 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("--quick", action="store_true", help="one short round")
     options.add_argument("--rounds", type=int)
-    options.add_argument("--step", type=parse_duration, help="measured part of a load step")
+    options.add_argument("--budget", type=parse_duration, help="for the search of one limit")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--json", action="store_true", help="one JSON document on stdout")
     args = options.parse_args()
     effort = QUICK if args.quick else FULL
-    effort = replace(effort, rounds=args.rounds or effort.rounds, step=args.step or effort.step)
+    effort = replace(
+        effort, rounds=args.rounds or effort.rounds, budget=args.budget or effort.budget
+    )
     stop_cleanly()
     pin_client()
     known = facts(args.seed)
     print_facts(known)
-    print(f"steps of {effort.step:g} s after {effort.warm_up:g} s of warm-up", file=sys.stderr)
+    print(f"{effort.rounds} rounds; {effort.budget:g} s to find a limit", file=sys.stderr)
     findings = run(effort, args.seed)
     print("\n" + "\n".join(lines(findings)), file=sys.stderr if args.json else sys.stdout)
     if args.json:

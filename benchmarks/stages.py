@@ -27,13 +27,14 @@ from prometheus_client import CollectorRegistry
 
 import processes
 from closed_loop import keep_busy
-from connection import Target
 from machine import facts, print_facts
 from payloads import fraud_bodies
 from tailproof.core import slo
 from tailproof.core.clock import monotonic
 from tailproof.core.latency_model import LatencyModel
 from tailproof.core.policy import Dispatch, Limits, Policy, Queued
+from tailproof.load.server_view import tree
+from tailproof.load.target import build
 from tailproof.models.runtimes import load
 from tailproof.models.signature import Validator
 from tailproof.models.source import ModelSpec
@@ -264,7 +265,7 @@ def live(source: str, seconds: float, seed: int) -> Live:
     """CPU time a request of front and worker, all on one core, `CONNECTIONS` connections."""
     command = [sys.executable, "-m", "tailproof", "serve", source, "--slo", "p95 < 50ms"]
     with processes.started(command, core=CORE, ready_path="/health/ready") as server:
-        target = Target.of(f"http://127.0.0.1:{server.port}/predict", fraud_bodies(seed))
+        target = build(f"http://127.0.0.1:{server.port}/predict", fraud_bodies(seed))
         keep_busy(target, CONNECTIONS, 2.0)
         before, batches = _cpu(server.pid), _batches(server.port)
         busy = keep_busy(target, CONNECTIONS, seconds)
@@ -280,7 +281,7 @@ def live(source: str, seconds: float, seed: int) -> Live:
 
 
 def _cpu(pid: int) -> tuple[float, float]:
-    front, *workers = processes.tree(pid)
+    front, *workers = tree(pid)
     return front.cpu, sum(worker.cpu for worker in workers)
 
 

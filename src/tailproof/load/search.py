@@ -31,7 +31,7 @@ LOWEST_RATE = 0.5
 """A service that fails even here has no limit."""
 LIGHT = 0.25
 """Utilization at which the bracket begins, if requests are served one at a time."""
-GROWTH = 2.0
+GROWTH, GROWTH_FAR = 2.0, 4.0
 IN_PASSING: tuple[Role, ...] = ("bracket", "curve")
 """Roles whose steps are short."""
 LEFT_UNDONE = 0.9
@@ -283,6 +283,7 @@ class Search:
     def __init__(self, settings: SearchSettings, slos: Sequence[Slo]) -> None:
         self.settings = settings
         self.allowed = _allowed(slos)
+        self._threshold = min((slo.threshold for slo in latencies(tuple(slos))), default=0.0)
         self.results: list[Result] = []
         """All that were added, at the rates that were planned."""
         self.done = ""
@@ -389,7 +390,8 @@ class Search:
             left_undone = result.class_ == "OVERLOAD" and result.achieved < LEFT_UNDONE * rate
             if left_undone or num_broke == 2 or rate >= self._capped(math.inf):
                 return
-            rate = rate if num_broke else self._capped(GROWTH * rate)
+            growth = GROWTH_FAR if self._is_far(result) else GROWTH
+            rate = rate if num_broke else self._capped(growth * rate)
 
     def _bisect(self, until: float = UNTIL_BISECTED) -> Phase:
         """Halve the gap, in logarithms, between what holds and what does not. A rate that stays
@@ -425,6 +427,11 @@ class Search:
             result = yield from self._step("curve", rate, seconds)
             if result is not None and result.broke and rate < answer:
                 yield from self._step("curve", rate, self._length(LONG))
+
+    def _is_far(self, result: Result) -> bool:
+        """Latency has hardly grown, and half of the threshold is left: the limit is far away."""
+        p95 = result.p95
+        return result.class_ == "LINEAR" and p95 is not None and p95 < 0.5 * self._threshold
 
     # their parts
 

@@ -274,6 +274,8 @@ class Step:
         self._resolve(index, status)
         if connection.reusable:
             self._serve(connection)
+        if self._next < len(self._due) and self._due[self._next] <= at:
+            self._pace()  # a batch of answers in one turn of the loop must not hold up what is due
 
     def lost(self, connection: Connection, status: int, at: float) -> None:
         if self._over.is_set():
