@@ -376,16 +376,9 @@ def round_with(
         reason="",
         mode="search",
         limit=limit,
-        saturation=None,
-        knee=None,
-        points=[],
-        cold=None,
-        tail_causes=[],
-        unexplained=None,
         generator=document.Generator(ok=True),
         command="",
         seconds=1.0,
-        run=None,
     )
     return findings.Round(proof, cost_of(100), {}, processes.Foreign())
 

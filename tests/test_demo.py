@@ -347,16 +347,9 @@ def found_limit(rate: float | None, *, at_least: bool = False) -> Document:
         reason="",
         mode="search",
         limit=limit,
-        saturation=None,
-        knee=None,
-        points=[],
-        cold=None,
-        tail_causes=[],
-        unexplained=None,
         generator=Generator(ok=True),
         command="tailproof prove",
         seconds=1.0,
-        run=None,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from tailproof.core.queues import mm1_quantile, one_at_a_time
 from tailproof.core.recording import LOST, Floats, Recording
 from tailproof.core.slo import Availability, Latency, parse
 from tailproof.core.verdict import CALIBRATED, Finding, Verdict, judge
-from tailproof.reporting import document
 
 RNG_SEED = 23
 ROOT = Path(__file__).parents[2]
@@ -258,15 +257,6 @@ def test_a_value_beside_the_threshold_shows_on_which_side_it_is() -> None:
         "P95 was 100.02ms:" in judge(recorded(np.full(500, 0.10002)), [parse("p95 < 100ms")]).reason
     )
     assert "P95 was 100ms:" in judge(recorded(np.full(500, 0.1)), [parse("p95 < 100ms")]).reason
-
-
-def test_a_finding_has_the_fields_of_the_document() -> None:
-    found = judge(recorded([0.1] * 100), [parse("p95 < 200ms")])
-
-    names = [field.name for field in fields(Finding)]
-    assert names == list(document.Finding.__struct_fields__)
-    for item in found.findings:
-        document.Finding(**{name: getattr(item, name) for name in names})
 
 
 @given(

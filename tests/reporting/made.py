@@ -8,15 +8,15 @@ import numpy as np
 
 from tailproof.core import queues
 from tailproof.core.arrivals import poisson
+from tailproof.core.attribution import Cause
 from tailproof.core.recording import Recording
 from tailproof.core.statistics import describe
+from tailproof.core.verdict import Finding
 from tailproof.reporting import runs
 from tailproof.reporting.document import (
-    Cause,
     Cold,
     Document,
     Environment,
-    Finding,
     Generator,
     Knee,
     Limit,

@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailproof.core.attribution import Cause
 from tailproof.core.recording import Recording
 from tailproof.core.slo import Latency
 from tailproof.reporting import charts
 from tailproof.reporting.charts import Bars, Curve, NamedTime, PercentileCurves, RateCurve, Timeline
-from tailproof.reporting.document import Cause, Knee, Limit, Percentiles, Point, Saturation
+from tailproof.reporting.document import Knee, Limit, Percentiles, Point, Saturation
 from tailproof.reporting.picture import Canvas
 from tailproof.reporting.words import plain
 from tests.reporting import made

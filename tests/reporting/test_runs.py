@@ -25,17 +25,9 @@ def document() -> Document:
         verdict="UNDECIDED",
         reason="nothing was sent",
         mode="search",
-        limit=None,
-        saturation=None,
-        knee=None,
-        points=[],
-        cold=None,
-        tail_causes=[],
-        unexplained=None,
         generator=Generator(ok=True),
         command="tailproof prove http://127.0.0.1:1/predict",
         seconds=0.0,
-        run=None,
     )
 
 

@@ -77,9 +77,9 @@ class Cause:
 
     cause: Name
     share: float
-    low: float
-    high: float
-    text: str
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

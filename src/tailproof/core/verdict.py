@@ -42,7 +42,7 @@ _MOST_TIMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one step says about one SLO: the fields of `reporting.document.Finding`."""
+    """What one step says about one SLO. Also a part of the document that reports are made from."""
 
     slo: str
     misses: int

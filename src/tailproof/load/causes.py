@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
 import numpy as np
 
-from tailproof.core.attribution import Attribution, attribute, cold_requests
+from tailproof.core.attribution import Attribution, Cause, attribute, cold_requests
 from tailproof.core.recording import Bools, Floats
 from tailproof.core.statistics import describe
-from tailproof.reporting.document import Cause, Cold, Percentiles, Point
+from tailproof.reporting.document import Cold, Percentiles, Point
 from tailproof.reporting.runs import StepData
 
 BOOTSTRAP = 3
@@ -36,8 +35,7 @@ def of_tail(step: StepData, seed: int) -> Attribution:
 
 def as_causes(found: Attribution) -> list[Cause]:
     """For the document, largest share first."""
-    causes = [msgspec.convert(cause, Cause, from_attributes=True) for cause in found.causes]
-    return sorted(causes, key=lambda cause: -cause.share)
+    return sorted(found.causes, key=lambda cause: -cause.share)
 
 
 def cold(first: float | None, steps: Iterable[StepData]) -> Cold | None:

@@ -258,8 +258,8 @@ def check(
 
 
 def lag_limit(measured: Recording, threshold: float | None) -> float:
-    """Seconds that P99 of the tester's own lag may be: 5% of the SLO and 10% of the median response,
-    whichever is less, but never below 1 ms."""
+    """Seconds that P99 of the tester's own lag may be: 5% of the SLO and 10% of the median
+    response, whichever is less, but never below 1 ms."""
     median = percentile(measured.response, 50.0)
     limits = [
         LAG_OF_SLO * threshold if threshold is not None else SHORTEST_LAG,

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from tailproof.core.arrivals import Schedule
@@ -21,7 +20,6 @@ from tailproof.load.steps import Sent, StepPlan
 from tailproof.reporting import document, runs
 from tailproof.reporting.document import (
     Class,
-    Finding,
     Percentiles,
     Point,
     Role,
@@ -173,7 +171,7 @@ class Stepper:
             verdict=verdict,
             reason=reason,
             advice=advice(kind, verdict),
-            findings=[_finding(item) for item in judged.findings],
+            findings=list(judged.findings),
             response_seconds=Percentiles(**response),
             uncorrected_seconds=_percentiles(measured.uncorrected),
             send_lag_seconds=_percentiles(measured.send_lag),
@@ -236,7 +234,3 @@ def _statuses(status: Ints) -> dict[str, int]:
 
 def _percentiles(values: Floats) -> Percentiles:
     return Percentiles(**describe(values))
-
-
-def _finding(item: object) -> Finding:
-    return msgspec.convert(item, Finding, from_attributes=True)

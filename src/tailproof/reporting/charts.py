@@ -12,11 +12,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from tailproof.core.attribution import Cause
 from tailproof.core.recording import Recording
 from tailproof.core.slo import Latency
 from tailproof.core.statistics import percentile
 from tailproof.core.units import format_rate
-from tailproof.reporting.document import Cause, Knee, Limit, Point, Saturation
+from tailproof.reporting.document import Knee, Limit, Point, Saturation
 from tailproof.reporting.picture import (
     LABEL,
     Anchor,

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from tailproof.core.attribution import Cause
+from tailproof.core.verdict import Finding
+
 Verdict = Literal["PASS", "FAIL", "UNDECIDED", "INVALID"]
 Class = Literal["LINEAR", "KNEE", "OVERLOAD"]
 Role = Literal["base", "bracket", "bisect", "confirm", "curve", "rate", "split", "replay"]
@@ -31,25 +34,6 @@ class Percentiles(Struct, kw_only=True, frozen=True):
     infinite: list[str] = []
     intervals: dict[str, tuple[float, float | None]] = {}
     """`p95` -> 95% interval that allows for autocorrelation; no upper end: unbounded."""
-
-
-class Finding(Struct, kw_only=True, frozen=True):
-    """What one step says about one SLO."""
-
-    slo: str
-    misses: int
-    requests: int
-    share: float
-    """misses / requests, as observed."""
-    allowed: float
-    """The share of misses that the SLO allows."""
-    low: float | None
-    """One-sided 95% bounds of the true share; None where the rule is about the observed share."""
-    high: float | None
-    effective_requests: float | None
-    """How many independent requests these are worth."""
-    verdict: Verdict
-    reason: str
 
 
 class Signal(Struct, kw_only=True, frozen=True):
@@ -163,16 +147,6 @@ class Cold(Struct, kw_only=True, frozen=True):
     """What an average over cold and warm would have said."""
 
 
-class Cause(Struct, kw_only=True, frozen=True):
-    """One cause of the tail: the share (0-1) of the excess time of the slowest requests."""
-
-    cause: str
-    share: float
-    low: float | None = None
-    high: float | None = None
-    text: str = ""
-
-
 class ClosedLoop(Struct, kw_only=True, frozen=True):
     """What users saw who wait for each answer before they ask again (a Locust file)."""
 
@@ -214,13 +188,13 @@ class Document(Struct, kw_only=True, frozen=True):
     verdict: Verdict
     reason: str
     mode: Literal["search", "rate", "ladder", "locust"]
-    limit: Limit | None
-    saturation: Saturation | None
-    knee: Knee | None
-    points: list[Point]
-    cold: Cold | None
-    tail_causes: list[Cause]
-    unexplained: float | None
+    limit: Limit | None = None
+    saturation: Saturation | None = None
+    knee: Knee | None = None
+    points: list[Point] = []
+    cold: Cold | None = None
+    tail_causes: list[Cause] = []
+    unexplained: float | None = None
     primary_cause: str | None = None
     """The cause with at least half of the excess, if there is one."""
     tail_point: int | None = None
@@ -238,5 +212,5 @@ class Document(Struct, kw_only=True, frozen=True):
     command: str
     """Runs it again. Secrets are left out."""
     seconds: float
-    run: str | None
+    run: str | None = None
     """The run's folder."""

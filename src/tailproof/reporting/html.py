@@ -17,6 +17,7 @@ import msgspec
 
 from tailproof.core.slo import Latency, latencies, parse
 from tailproof.core.units import format_size
+from tailproof.core.verdict import Finding
 from tailproof.reporting import charts, picture
 from tailproof.reporting.charts import NamedTime
 from tailproof.reporting.console import figure, flat, focus
@@ -24,7 +25,6 @@ from tailproof.reporting.document import (
     Cold,
     Document,
     Environment,
-    Finding,
     Limit,
     Percentiles,
     Point,
