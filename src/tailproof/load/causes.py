@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from tailproof.core.attribution import Attribution, Cause, attribute, cold_requests
 from tailproof.core.recording import Bools, Floats
-from tailproof.core.statistics import describe
+from tailproof.core.statistics import describe, mser5
 from tailproof.reporting.document import Cold, Percentiles, Point
 from tailproof.reporting.runs import StepData
 
@@ -42,6 +43,7 @@ def cold(first: float | None, steps: Iterable[StepData]) -> Cold | None:
     """Requests that met something for the first time, over all steps. `first`: seconds of the very
     first answer, before any step; None: it gave none. None when there is nothing to say."""
     kinds: dict[str, int] = {}
+    until_steady: int | None = None
     cold_times: list[Floats] = []
     warm_times: list[Floats] = []
     for number, step in enumerate(steps):
@@ -51,13 +53,15 @@ def cold(first: float | None, steps: Iterable[StepData]) -> Cold | None:
         cold_times.append(response[any_cold])
         if number == 0:  # of the lightest load: what comes later waits, too
             warm_times.append(response[~any_cold])
+            until_steady = mser5(response)
         for kind, which in found.items():
             kinds[kind] = kinds.get(kind, 0) + int(np.sum(which))
     ours = [np.array([first])] if first is not None else []
     all_cold = np.concatenate([*ours, *cold_times]) if ours or cold_times else np.array([])
     if len(all_cold) == 0:
         return None
-    return _cold(first, all_cold, np.concatenate([*warm_times, np.array([])]), kinds)
+    told = _cold(first, all_cold, np.concatenate([*warm_times, np.array([])]), kinds)
+    return replace(told, requests_until_steady=until_steady)
 
 
 def _any(which: Iterable[Bools], num: int) -> Bools:

@@ -153,7 +153,9 @@ def _cold(document: Document) -> str:
     first = [] if cold.first_seconds is None else [f"first {with_unit(cold.first_seconds)}"]
     ratio = cold.cold_warm_ratio
     ratios = [] if ratio is None else [f"{ratio:.3g} times the warm P50"]
-    return ", ".join([*first, *ratios, f"{cold.requests:,} cold requests"])
+    until = cold.requests_until_steady
+    steady = [f"steady after {until:,} requests"] if until else []
+    return ", ".join([*first, *ratios, f"{cold.requests:,} cold requests", *steady])
 
 
 def _tail(document: Document) -> str:

@@ -143,6 +143,8 @@ class Cold(Struct, kw_only=True, frozen=True):
     warm_seconds: Percentiles | None = None
     cold_warm_ratio: float | None = None
     """first / warm p50."""
+    requests_until_steady: int | None = None
+    """Under the lightest load (MSER-5); None: it was not steady by the end, or too short to say."""
     mean_over_both: float | None = None
     """What an average over cold and warm would have said."""
 
