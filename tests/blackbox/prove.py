@@ -219,7 +219,7 @@ def prove_validly(url: str, *flags: str, folder: Path, **options: Any) -> Said:
     pytest.fail(f"disturbed although the tester's core was free: {said.explained()}")
 
 
-BUSY = 0.05
+BUSY = 0.02
 """Share of a core that others may use beside a tester that promises to be undisturbed."""
 
 

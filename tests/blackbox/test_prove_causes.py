@@ -35,9 +35,9 @@ def test_a_server_that_stops_now_and_then(tmp_path: Path) -> None:
 
 @two_cores
 def test_times_that_vary_on_their_own_are_no_stall(tmp_path: Path) -> None:
-    with known("plain", "--service", "10ms", "--spread", "0.8", folder=tmp_path) as server:
+    with known("plain", "--service", "100ms", "--spread", "0.8", folder=tmp_path) as server:
         flags = ("--rate", "100/s", "--for", "12s")
-        said = prove_validly(server.url, *flags, folder=tmp_path, slo="p95 < 500ms")
+        said = prove_validly(server.url, *flags, folder=tmp_path, slo="p95 < 2s")
 
     assert said.document["primary_cause"] is None, said.document["tail_causes"]
     assert _shares(said).get(STALL, 0.0) < 0.5

@@ -134,7 +134,7 @@ def test_the_fault_of_the_tester_is_named() -> None:
 
     text = whole(console.verdict_lines(found))
 
-    assert "tester        in the number: sent late, " in text
+    assert "tester        in the number: send lag, " in text
     assert "one host" not in text
 
 

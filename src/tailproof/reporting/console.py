@@ -171,8 +171,8 @@ def _tester(document: Document) -> str:
     point = focus(document)
     lag = "" if point is None else percentile_in(point.send_lag_seconds, "p99")
     shown = f"send lag P99 {lag} ms" if lag and lag != "miss" else ""
-    causes = "; ".join(signal.text for signal in bad if signal.invalidates)
-    state = "in order" if document.generator.ok else f"in the number: {causes or document.reason}"
+    names = ", ".join(named("signal", signal.name).en for signal in bad if signal.invalidates)
+    state = "in order" if document.generator.ok else f"in the number: {names or document.reason}"
     return ", ".join(part for part in (state, shown) if part)
 
 
