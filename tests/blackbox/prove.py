@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,14 +203,19 @@ def prove(
 
 
 def prove_validly(url: str, *flags: str, folder: Path, **options: Any) -> Said:
-    """The same; where the tester itself was in the number it is asked once more.
+    """The same, undisturbed: see `validly`."""
+    return validly(lambda: prove(url, *flags, folder=folder, **options))
+
+
+def validly(measure: Callable[[], Said]) -> Said:
+    """Measure; where the tester itself was in the number, once more.
 
     Twice in a row is a failure, unless others really used the tester's core meanwhile: then
     nothing can be measured here, and the test is skipped.
     """
     for _ in range(2):
         with Witness(TESTER_CORE) as witness:
-            said = prove(url, *flags, folder=folder, **options)
+            said = measure()
         if said.code not in CODES.values() or not said.disturbed:
             assert said.code == CODES[said.verdict], said.explained()
             return said

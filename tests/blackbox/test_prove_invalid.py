@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from .prove import OPEN, TESTER_CORE, Said, known, prove, spinner, two_cores
+from .prove import BUSY, OPEN, TESTER_CORE, Said, Witness, known, prove, spinner, two_cores
 
 FLAGS = ("--rate", "300/s", "--for", "4s")
 SLO = "p95 < 20ms"
@@ -41,10 +41,22 @@ def test_beside_a_spinner_it_is_invalid(tmp_path: Path, attempt: int) -> None:
         _is_invalid(_prove(tmp_path))
 
 
+def _undisturbed(folder: Path, num: int) -> list[Said]:
+    """`num` runs during which nobody else used the tester's core, as an independent witness saw
+    it. The test is skipped where half of all tries were not like that."""
+    found: list[Said] = []
+    for _ in range(2 * num):
+        with Witness(TESTER_CORE) as witness:
+            said = _prove(folder)
+        found += [said] if witness.foreign < BUSY else []
+        if len(found) == num:
+            return found
+    pytest.skip("others use the tester's core")
+
+
 @two_cores
 def test_on_an_idle_core_it_is_not(tmp_path: Path) -> None:
-    """One of two: the machine itself may be busy at this moment."""
-    runs = [_prove(tmp_path) for _ in range(2)]
+    runs = _undisturbed(tmp_path, 2)
 
     assert any(said.verdict == "PASS" for said in runs), runs[0].explained()
 
@@ -60,6 +72,6 @@ def test_twenty_of_twenty(tmp_path: Path) -> None:
 @pytest.mark.soak
 @two_cores
 def test_at_most_one_of_twenty_when_idle(tmp_path: Path) -> None:
-    verdicts = [_prove(tmp_path).verdict for _ in range(20)]
+    verdicts = [said.verdict for said in _undisturbed(tmp_path, 20)]
 
     assert verdicts.count("INVALID") <= 1, verdicts

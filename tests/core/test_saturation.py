@@ -168,7 +168,16 @@ def test_a_burst_at_the_end_of_a_bursty_load_is_no_overload() -> None:
 # --- refusals and errors --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [429, 503, 500, TIMED_OUT])
+def test_errors_of_another_kind_are_no_sign_of_load() -> None:
+    arrivals = poisson(500.0, 6.0, seed=7)
+    for share in (0.2, 1.0):
+        failing = step(arrivals, np.full(len(arrivals), 0.004))
+        failing.status[np.random.default_rng(1).random(len(arrivals)) < share] = 500
+
+        assert classify(failing, 1.0, 6.0, base_p95=0.004) == "LINEAR"
+
+
+@pytest.mark.parametrize("status", [429, 503, TIMED_OUT])
 @pytest.mark.parametrize(("share", "expected"), [(0.0, "LINEAR"), (0.1, "OVERLOAD")])
 def test_a_server_that_sheds_is_past_its_capacity(
     status: int, share: float, expected: Class

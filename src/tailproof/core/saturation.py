@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tailproof.core.recording import UNANSWERED, UNSENT, Floats, Recording
+from tailproof.core.recording import TIMED_OUT, UNANSWERED, UNSENT, Bools, Floats, Recording
 from tailproof.core.statistics import percentile
 
 Class = Literal["LINEAR", "KNEE", "OVERLOAD"]
@@ -104,9 +104,10 @@ def classify(
     if is_overloaded(recording, start, end):
         return "OVERLOAD"
     measured = recording.between(start, end)
-    if len(measured) == 0:
+    waited = measured.response[~_broke(measured)]
+    if len(waited) == 0:
         return "LINEAR"
-    p95 = percentile(measured.response, 95.0)
+    p95 = percentile(waited, 95.0)
     if p95 is None or (base_p95 is not None and p95 >= DOUBLED * base_p95):
         return "KNEE"
     if below is None:
@@ -116,21 +117,27 @@ def classify(
 
 
 def is_overloaded(recording: Recording, start: float, end: float) -> bool:
-    """Whether the server cannot answer what [start, end) offers: it refuses or fails a part of it,
-    or the backlog grows as it does not when the server keeps up."""
+    """Whether the server cannot answer what [start, end) offers: it refuses a part of it, or the
+    backlog grows as it does not when the server keeps up."""
     measured = recording.between(start, end)
     return _falls_short(measured) or _piles_up(recording, start, end)
 
 
 def _falls_short(measured: Recording) -> bool:
-    """More was refused or failed than 2% and what chance adds."""
-    num = len(measured)
-    failed = int(np.sum(~measured.good & ~_waits(measured)))
-    expected = (1.0 - KEPT_UP) * num
-    return failed > expected + WALK * math.sqrt(expected)
+    """More was refused, or not answered in time, than 2% and what chance adds. Errors of another
+    kind are no sign of load: they have lines of their own in every report."""
+    turned_away = int(np.sum(measured.refused | (measured.status == TIMED_OUT)))
+    expected = (1.0 - KEPT_UP) * len(measured)
+    return turned_away > expected + WALK * math.sqrt(expected)
 
 
-def _waits(recording: Recording) -> np.typing.NDArray[np.bool_]:
+def _broke(recording: Recording) -> Bools:
+    """Failed without any waiting to blame: an error, a lost connection."""
+    waiting: Bools = recording.refused | _waits(recording) | (recording.status == TIMED_OUT)
+    return ~recording.good & ~waiting
+
+
+def _waits(recording: Recording) -> Bools:
     """Neither answered nor given up when the step ended."""
     return np.isin(recording.status, (UNANSWERED, UNSENT))
 

@@ -139,7 +139,16 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         *("_bodyless", "_closing", "_descriptor", "_head", "_opened", "_owner", "_rest"),
-        *("_transport", "first_byte", "fresh", "handshake", "marks", "number", "received"),
+        *(
+            "_transport",
+            "first_byte",
+            "fresh",
+            "handshake",
+            "idle_since",
+            "marks",
+            "number",
+            "received",
+        ),
         *("request_id", "reusable", "status", "timing", "writing"),
     )
 
@@ -159,6 +168,8 @@ class Connection(asyncio.Protocol):
         self.writing = False
         """Part of the request is still waiting for room in the kernel."""
         self.handshake = math.nan
+        self.idle_since = math.inf
+        """When the last answer was complete; infinite before it."""
         """How long opening took: a round trip or more, since the kernel answers, not the server."""
         self._forget_answer()
 
@@ -196,6 +207,7 @@ class Connection(asyncio.Protocol):
         """The answer was taken note of: the next request may go out, or the connection ends."""
         self.request_id = None
         self.fresh = False
+        self.idle_since = monotonic()
         self._rest = None
         if not self.reusable:
             self._transport.abort()

@@ -6,6 +6,7 @@ things, and the document at the end.
 """
 
 import http.client
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,6 +46,9 @@ COOL_DOWN = 20.0
 SPLIT_SECONDS = 10.0
 QUIET_PATIENCE = 3.0
 """Seconds that a tester which was in the number waits for others to leave its cores."""
+SURELY_QUICK = 0.005
+WAITING = {"unanswered", "timed out"}
+"""Statuses of requests that the server may still work on."""
 CALM = 3
 """Lone requests in a row that must be quick."""
 
@@ -197,7 +201,7 @@ class Test:
         rate = load.require or load.rate
         seconds = _seconds(self.job, self.mode)
         warm_up = self._warm_up(seconds) if rate is not None else 0.0
-        point = self._step(Load("rate", rate, seconds, warm_up, drain=self.job.timeout))
+        point = self._step(Load("rate", rate, seconds, warm_up, drain=self.job.timeout), last=True)
         return Outcome(point.verdict, point.reason, limit=None)
 
     def _ladder(self) -> Outcome:
@@ -237,12 +241,14 @@ class Test:
             give_up=planned.role in ("bisect", "confirm"),
         )
 
-    def _step(self, load: Load) -> Point:
+    def _step(self, load: Load, *, last: bool = False) -> Point:
         number, whole = len(self.stepper.points), load.warm_up + load.seconds
         progress = self.listener.step(number, load.role, load.rate, whole)
         point = self.stepper(load, progress)
         self.listener.point(point)
-        if point.class_ == "OVERLOAD" or point.errors:
+        if last:
+            return point
+        if point.class_ == "OVERLOAD" or set(point.statuses) & WAITING:
             self._cool_down()
         if point.verdict == "INVALID":
             selfcheck.wait_quiet(self.stepper.generator.pids, QUIET_PATIENCE)
@@ -260,7 +266,8 @@ class Test:
     def _cool_down(self) -> None:
         """Lone requests until the service is as quick as it was under the lightest load."""
         known = [point.response_seconds.p95 for point in self.stepper.points]
-        quick = 2.0 * max(0.002, min((p95 for p95 in known if p95 is not None), default=0.1))
+        usual = min((p95 for p95 in known if p95 is not None), default=math.inf)
+        quick = max(SURELY_QUICK, 2.0 * usual)
         deadline, calm = monotonic() + COOL_DOWN, 0
         while monotonic() < deadline and calm < CALM:
             try:

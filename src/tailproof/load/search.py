@@ -29,6 +29,8 @@ BASE_SECONDS = 6.0
 """At most."""
 LOWEST_RATE = 0.5
 """A service that fails even here has no limit."""
+FEWEST_REQUESTS, HANDFUL = 3, 10
+"""A step with fewer says nothing; the base has a handful."""
 LIGHT = 0.25
 """Utilization at which the bracket begins, if requests are served one at a time."""
 GROWTH, GROWTH_FAR = 2.0, 4.0
@@ -370,16 +372,21 @@ class Search:
         """A light load that holds the SLO: a quarter of the rate each time it does not. A service
         that is only slow to start gains time by it. False: there is none."""
         lowest = min(self._base_rate, LOWEST_RATE)
-        seconds = min(BASE_SECONDS, self._length(LONG))
-        while result := (yield from self._step("base", self._base_rate, seconds)):
+        while result := (yield from self._step("base", self._base_rate, self._base_seconds())):
+            usual = result.mean_response or math.inf
             if result.misses <= max(1.0, self.allowed * result.requests) < result.requests:
                 self._usual_response = result.mean_response or 0.0
                 return True
-            if self._base_rate <= lowest:
+            if self._base_rate <= lowest or usual * self._base_rate < LIGHT:
                 self._reason = "no rate holds the SLO"
                 return False
             self._base_rate = max(lowest, self._base_rate / 4.0)
         return False
+
+    def _base_seconds(self) -> float:
+        """For a handful of requests at least, if that is not too long."""
+        longest = min(BASE_SECONDS, self._length(LONG))
+        return max(longest, min(HANDFUL / self._base_rate, 0.2 * self.settings.budget))
 
     def _bracket(self) -> Phase:
         """Double the rate until it fails or overloads. Once may be an accident, unless a tenth of
@@ -487,7 +494,7 @@ class Search:
         if warm_up + seconds > available and settings.warm_up is None:
             warm_up = min(warm_up, 0.2 * available)
         seconds = min(seconds, available - warm_up)
-        if seconds >= settings.min_seconds:
+        if seconds >= settings.min_seconds and rate * seconds >= FEWEST_REQUESTS:
             return Planned(role, rate, seconds, warm_up, extend)
         self._reason = "no time left" if time_left * rate < requests_left else "no requests left"
         return None

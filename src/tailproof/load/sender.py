@@ -10,11 +10,12 @@ for an answer. What is decided by chance (arrival times, which request) comes wi
 **Lost keep-alive connections.** A server may close an idle connection in the very moment in which
 a request goes out on it: no fault of the service, and every client sends that request again. The
 same picture (a used connection ends without a byte of an answer) is left by a worker that died
-over the request, which is a lost answer and must count. They are told apart by time: a close that
-was under way when the request left arrives within a round trip. So a request is sent again, once
-and on a new connection, if its connection was not fresh, gave no byte, and ended within
-`RACE_SECONDS` or two handshake times of the send. It keeps its first stamps, so that the user's
-wait is whole; how many there were is in `SenderFacts.num_retried`. Everything else is LOST.
+over the request, which is a lost answer and must count. They are told apart by time: servers give
+up connections that were quiet for a while, and a close that was under way when the request left
+arrives within a round trip. So a request is sent again, once and on a new connection, if its
+connection had been idle for `RACE_IDLE_SECONDS`, gave no byte, and ended within `RACE_SECONDS` or
+two handshake times of the send. It keeps its first stamps, so that the user's wait is whole;
+`SenderFacts.num_retried` counts them. Everything else is LOST.
 """
 
 import asyncio
@@ -72,6 +73,8 @@ SPARE_SOCKETS = 32
 """Descriptors that are not for connections."""
 READY_PATIENCE = 5.0
 """Seconds for the connections that are opened before the first arrival."""
+RACE_IDLE_SECONDS = 1.0
+"""No server gives up a connection that was quiet for less."""
 RACE_SECONDS = 0.005
 """A loop may be as late as this to see a close that was under way."""
 
@@ -297,7 +300,8 @@ class Step:
         """Was the connection closed before the server can have read the request?"""
         race = max(RACE_SECONDS, 2 * connection.handshake)
         return (
-            status == LOST
+            self._sent[index] - connection.idle_since >= RACE_IDLE_SECONDS
+            and status == LOST
             and not connection.fresh
             and not connection.received
             and at - self._sent[index] <= race

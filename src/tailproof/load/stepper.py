@@ -86,7 +86,7 @@ class Stepper:
             plan.end,
             plan.offered,
             sent.stopped_at,
-            rows=float(np.mean(self.row_counts[plan.payload])),
+            rows=float(np.mean(self.row_counts[plan.payload])) if len(plan.payload) else 1.0,
         )
         runs.write_step(self.folder, data)
         tester = selfcheck.check(plan, sent, self._tightest(), surroundings, server)
