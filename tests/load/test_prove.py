@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace as replaced
 
 from tailproof.core.errors import ConfigError
 from tailproof.core.slo import Latency
 from tailproof.core.slo import parse as slo
 from tailproof.core.verdict import Finding, Judgement
-from tailproof.load import prove, shapes, target
+from tailproof.load import outcome, prove, shapes, target
 from tailproof.load.payloads import Payloads
 from tailproof.load.prove import Job
 from tailproof.load.settings import LoadSettings
@@ -64,12 +65,13 @@ def test_what_is_given_says_which_test_it_is(load: dict[str, object], mode: str)
 @pytest.mark.parametrize(
     ("load", "told"),
     [
-        ({"slo": ()}, "--slo = None: say what must hold"),
+        ({"slo": ()}, "--slo: say what must hold"),
         ({"slo": (slo("ttft p95 < 1s"),)}, "--slo = 'ttft p95 < 1s': this target gives whole"),
         ({"rate": 300.0, "require": 300.0}, "--require = '300.0': give either --rate or --require"),
         ({"rate": 300.0, "steps": "1/s"}, "give either --rate or --steps"),
         ({"rate": 3.0, "arrivals": "step:1/s,2/s"}, "give either --rate or --arrivals"),
-        ({"seconds": 5.0}, "--for = 5.0: a search has --budget"),
+        ({"slo": (slo("p95 < 31s"),)}, "--timeout = '30s': no answer could be seen to hold p95"),
+        ({"seconds": 5.0}, "--for = '5s': a search has --budget"),
         ({"rate": 300.0, "max_rate": 299.0}, "--max-rate = '299/s': below 300/s"),
         ({"rate": 300.0, "seconds": 10.0, "max_requests": 2999}, "--max-requests = 2999: 3,000"),
         ({"rate": 1.0, "max_time": 29.0}, "--max-time = '29s': 30s are planned"),
@@ -149,7 +151,13 @@ OPEN = Limit(rate=100.0, low=100.0, high=None, at_least=True)
 @pytest.mark.parametrize(
     ("points", "limit", "verdict", "told"),
     [
-        ([point(100, "PASS"), point(110, "FAIL")], BOUNDED, "PASS", "holds up to 105/s"),
+        ([point(100, "PASS"), point(110, "FAIL")], BOUNDED, "PASS", "the limit is about 105/s"),
+        (
+            [replaced(point(100, "PASS"), role="bracket"), point(110, "FAIL")],
+            BOUNDED,
+            "UNDECIDED",
+            "no repeat confirmed 100/s",
+        ),
         ([point(100, "PASS")], OPEN, "UNDECIDED", "at least 100/s; no higher rate was decided"),
         (
             [point(100, "PASS"), point(200, "INVALID", "it was late")],
@@ -171,7 +179,7 @@ OPEN = Limit(rate=100.0, low=100.0, high=None, at_least=True)
 def test_a_search_passes_when_its_limit_is_found_and_bounded(
     points: list[Point], limit: Limit | None, verdict: str, told: str
 ) -> None:
-    found = prove._of_limit(points, limit, ())
+    found = outcome.of_limit(points, limit, ())
 
     assert found.verdict == verdict
     assert told.replace("not even 5/s: ", "not even 5/s holds: ") in found.reason

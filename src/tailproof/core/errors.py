@@ -31,7 +31,8 @@ class ConfigError(TailproofError):
     """A setting is wrong. The user's fault; the message names the key and the value."""
 
     def __init__(self, key: str, value: object, problem: str) -> None:
-        super().__init__(f"{key} = {value!r}: {problem}")
+        said = key if value is None else f"{key} = {value!r}"
+        super().__init__(f"{said}: {problem}")
         self.key = key
         self.value = value
         self.problem = problem

@@ -28,6 +28,8 @@ Verdict = Literal["PASS", "FAIL", "UNDECIDED", "INVALID"]
 KEPT_UP = 0.98
 """Share of the offered requests that a server must answer well not to be overloaded."""
 
+ENOUGH, SWAMPED = 100, 0.3
+"""Of at least so many requests, such a share is unanswered and the rest is all that was done."""
 WALK = 2.0
 """Standard deviations of a random walk that a backlog may grow by (one-sided: 2%)."""
 
@@ -120,7 +122,11 @@ def is_overloaded(recording: Recording, start: float, end: float) -> bool:
     """Whether the server cannot answer what [start, end) offers: it refuses a part of it, or the
     backlog grows as it does not when the server keeps up."""
     measured = recording.between(start, end)
-    return _falls_short(measured) or _piles_up(recording, start, end)
+    return (
+        _falls_short(measured)
+        or _is_swamped(measured, achieved(recording, start, end) * (end - start))
+        or _piles_up(recording, start, end)
+    )
 
 
 def _falls_short(measured: Recording) -> bool:
@@ -129,6 +135,14 @@ def _falls_short(measured: Recording) -> bool:
     turned_away = int(np.sum(measured.refused | (measured.status == TIMED_OUT)))
     expected = (1.0 - KEPT_UP) * len(measured)
     return turned_away > expected + WALK * math.sqrt(expected)
+
+
+def _is_swamped(measured: Recording, num_answered: float) -> bool:
+    """So much was left waiting that no statistics are needed, and a step that was given up early
+    has no time for them."""
+    num = len(measured)
+    waiting = int(np.sum(_waits(measured)))
+    return num >= ENOUGH and waiting > SWAMPED * num and num_answered < (1.0 - SWAMPED) * num
 
 
 def _broke(recording: Recording) -> Bools:
@@ -301,6 +315,11 @@ _ADVICE: dict[tuple[Class, Verdict], str] = {
     "only beyond saturation, so it does not protect the service",
     ("OVERLOAD", "FAIL"): "this is the capacity, the basis for scaling",
 }
+_ALONE: dict[Verdict, str] = {
+    "PASS": "this rate is inside the SLO",
+    "FAIL": "this rate is outside the SLO",
+    "UNDECIDED": "undecided: needs a longer step",
+}
 _MORE: dict[Class, str] = {
     "LINEAR": "keep loading",
     "KNEE": "the SLO belongs near this point",
@@ -311,8 +330,10 @@ _MORE: dict[Class, str] = {
 def advice(class_: Class | None, verdict: Verdict, more_requests: int | None = None) -> str:
     """What an engineer writes beside a step. `more_requests`: about how many an UNDECIDED one
     still needs; None: not known."""
-    if verdict == "INVALID" or class_ is None:
+    if verdict == "INVALID":
         return "look at the tester first: it is in the number"
+    if class_ is None:
+        return _ALONE[verdict]
     if verdict == "UNDECIDED":
         more = (
             "a longer step" if more_requests is None else f"about {more_requests:,} more requests"

@@ -39,6 +39,10 @@ def make(
     command: str,
 ) -> Job:
     """A whole test. `command` is what the report says to run it again. Raises ConfigError."""
+    for flag, value in (("--users", load.users), ("--spawn-rate", load.spawn_rate)):
+        if value is not None:
+            problem = "goes with --locustfile; an open loop has a rate: --rate, --steps or a search"
+            raise ConfigError(flag, value, problem)
     aimed = aim(url, settings, environ)
     return of_target(aimed.target, aimed.payloads, settings, load, command)
 

@@ -7,7 +7,6 @@ things, and the document at the end.
 
 import http.client
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,15 +19,15 @@ from tailproof import __version__
 from tailproof.core.clock import monotonic
 from tailproof.core.errors import ConfigError
 from tailproof.core.recording import Ints, Recording
-from tailproof.core.saturation import RatePoint, knee, saturation
 from tailproof.core.slo import latencies
 from tailproof.core.units import format_duration, format_rate, parse_rate
 from tailproof.core.verdict import CALIBRATED
-from tailproof.load import causes, preflight, proofs, selfcheck
+from tailproof.load import causes, outcome, preflight, proofs, selfcheck
 from tailproof.load.environment import environment
 from tailproof.load.generator import Generator
+from tailproof.load.outcome import Outcome
 from tailproof.load.payloads import Payloads
-from tailproof.load.search import Planned, Result, Search, SearchSettings, limit_of
+from tailproof.load.search import Planned, Search, SearchSettings, limit_of
 from tailproof.load.server_view import Observer
 from tailproof.load.settings import LoadSettings
 from tailproof.load.shapes import Shape
@@ -109,8 +108,13 @@ def check(job: Job) -> Mode:
     for slo in load.slo:
         if getattr(slo, "signal", "e2e") != "e2e":
             raise ConfigError("--slo", str(slo), "this target gives whole answers: use pNN < TIME")
+    for slo in latencies(load.slo):
+        if job.timeout < slo.threshold:
+            problem = f"no answer could be seen to hold {slo}: give it more"
+            raise ConfigError("--timeout", format_duration(job.timeout), problem)
     if mode == "search" and load.seconds is not None:
-        raise ConfigError("--for", load.seconds, "a search has --budget; --for goes with a rate")
+        problem = "a search has --budget; --for goes with a rate"
+        raise ConfigError("--for", format_duration(load.seconds), problem)
     for rate in _rates(load):
         if load.max_rate is not None and rate > load.max_rate:
             raise ConfigError(
@@ -148,18 +152,19 @@ def run(job: Job, listener: Listener, closed_loop: doc.ClosedLoop | None = None)
             shape=job.shape,
             row_counts=np.array(job.payloads.rows, np.int32),
             mix=job.mix,
+            has_base=mode == "search",
             seed=job.seed,
             timeout=job.timeout,
             max_connections=job.load.max_connections,
         )
         test = Test(job, mode, stepper, listener, began)
-        outcome = test.outcome()
-        proven = _proofs(job, stepper, outcome.limit)
+        ended = test.outcome()
+        proven = _proofs(job, stepper, ended.limit)
     result = _document(
         job=job,
         mode=mode,
         points=stepper.points,
-        outcome=outcome,
+        ended=ended,
         first=first,
         folder=folder,
         proven=proven,
@@ -169,16 +174,6 @@ def run(job: Job, listener: Listener, closed_loop: doc.ClosedLoop | None = None)
         result = _beside_a_closed_loop(result, closed_loop)
     runs.write_document(folder, result)
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the steps together say."""
-
-    verdict: Verdict
-    reason: str
-    limit: Limit | None
-    unresolved: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -209,9 +204,13 @@ class Test:
         for rate in _rates(self.job.load):
             self._step(Load("rate", rate, seconds, self._warm_up(seconds), drain=self._drain()))
         points = self.stepper.points
-        results = [_result("rate", point.offered, point, 0.0) for point in points]
+        if all(point.verdict == "PASS" for point in points):
+            return Outcome(
+                "PASS", f"holds at each of {len(points)} rates", outcome.all_passed(points)
+            )
+        results = [outcome.result("rate", point.offered, point, 0.0) for point in points]
         allowed = Search(SearchSettings(), self.job.load.slo).allowed
-        return _of_limit(points, limit_of(results, allowed, self.job.seed), ())
+        return outcome.of_limit(points, limit_of(results, allowed, self.job.seed), ())
 
     def _search(self) -> Outcome:
         load = self.job.load
@@ -228,8 +227,8 @@ class Test:
         while (planned := search.next(monotonic() - self.began)) is not None:
             before = monotonic()
             point = self._step(self._load(planned))
-            search.add(_result(planned.role, planned.rate, point, monotonic() - before))
-        return _of_limit(self.stepper.points, search.limit(), tuple(search.unresolved()))
+            search.add(outcome.result(planned.role, planned.rate, point, monotonic() - before))
+        return outcome.of_limit(self.stepper.points, search.limit(), tuple(search.unresolved()))
 
     def _load(self, planned: Planned) -> Load:
         return Load(
@@ -297,60 +296,12 @@ def _seconds(job: Job, mode: Mode) -> float:
     return job.load.seconds or (ONE_OF_A_LADDER if mode == "ladder" else ONE_RATE)
 
 
-def _result(role: doc.Role, rate: float, point: Point, spent: float) -> Result:
-    """What the search wants to know of a step."""
-    inferred = [item for item in point.findings if item.effective_requests is not None]
-    broken = [item for item in point.findings if item.verdict == "FAIL"]
-    asked = broken or inferred or point.findings
-    worst = max(asked, key=lambda item: item.share / item.allowed, default=None)
-    return Result(
-        role=role,
-        rate=rate,
-        verdict=point.verdict,
-        class_=point.class_,
-        achieved=point.achieved,
-        misses=worst.misses if worst else 0,
-        requests=point.requests,
-        effective_requests=worst.effective_requests if worst else None,
-        p95=point.response_seconds.p95,
-        mean_response=point.response_seconds.mean,
-        spent=spent,
-        reason=point.reason,
-        allowed=worst.allowed if worst else None,
-    )
-
-
-def _of_limit(points: Sequence[Point], limit: Limit | None, unresolved: tuple[str, ...]) -> Outcome:
-    """The verdict of a search: PASS means that a limit was found and bounded."""
-    spoiled = [point for point in points if point.verdict == "INVALID"]
-    failed = [point for point in points if point.verdict == "FAIL"]
-    if limit is not None and limit.low is not None and limit.rate is not None:
-        held = f"holds up to {format_rate(limit.rate)}"
-        if limit.high is not None:
-            passed, broke = format_rate(limit.low), format_rate(limit.high)
-            return Outcome("PASS", f"{held}: {passed} passed, {broke} failed", limit, unresolved)
-        above = [point.reason for point in spoiled if point.offered > limit.low]
-        why = f"; above that, {above[-1]}" if above else "; no higher rate was decided"
-        held = f"holds at least {format_rate(limit.low)}{why}"
-        return Outcome("UNDECIDED", held, limit, unresolved)
-    if limit is not None and limit.high is not None:
-        told = f"{format_rate(limit.high)} failed, and no lower rate was decided: give it more time"
-        return Outcome("UNDECIDED", told, limit, unresolved)
-    if failed:
-        lowest = min(failed, key=lambda point: point.offered)
-        told = f"not even {format_rate(lowest.offered)} holds: {lowest.reason}"
-        return Outcome("FAIL", told, None, unresolved)
-    if spoiled:
-        return Outcome("INVALID", spoiled[-1].reason, None, unresolved)
-    return Outcome("UNDECIDED", "the budget did not suffice to decide any rate", None, unresolved)
-
-
 def _document(
     *,
     job: Job,
     mode: Mode,
     points: list[Point],
-    outcome: Outcome,
+    ended: Outcome,
     first: preflight.Answer | None,
     folder: Path,
     proven: list[doc.Signal],
@@ -359,17 +310,18 @@ def _document(
     chosen = causes.tail_point(points)
     tail = None if chosen is None else causes.of_tail(runs.read_step(folder, chosen), job.seed)
     tester = doc.Generator(ok=False) if chosen is None else points[chosen].generator
-    steps = (runs.read_step(folder, point.index) for point in points)
+    calm = [point for point in points if point.verdict != "INVALID" and point.class_ != "OVERLOAD"]
+    steps = (runs.read_step(folder, point.index) for point in calm if not point.stopped_early)
     return Document(
         tool=f"tailproof {__version__}",
         target=job.target.url,
         slo=[str(slo) for slo in job.load.slo],
-        verdict=outcome.verdict,
-        reason=outcome.reason,
+        verdict=ended.verdict,
+        reason=ended.reason,
         mode=mode,
-        limit=outcome.limit,
-        saturation=_saturation(points),
-        knee=_knee(points),
+        limit=ended.limit,
+        saturation=outcome.saturation_of(points),
+        knee=outcome.knee_of(points),
         points=points,
         cold=causes.cold(None if first is None else first.seconds, steps),
         tail_causes=[] if tail is None else causes.as_causes(tail),
@@ -377,8 +329,8 @@ def _document(
         primary_cause=None if tail is None else tail.primary,
         tail_point=chosen,
         generator=doc.Generator(ok=tester.ok, signals=[*tester.signals, *proven]),
-        warnings=_warnings(points),
-        unresolved=list(outcome.unresolved),
+        warnings=outcome.warnings(points),
+        unresolved=list(ended.unresolved),
         confidence=dict(CALIBRATED),
         required=job.load.require,
         environment=environment(
@@ -423,36 +375,3 @@ def _proofs(job: Job, stepper: Stepper, limit: Limit | None) -> list[doc.Signal]
 
         found.append(proofs.split_test(job.target, make, processes, job.seed))
     return found
-
-
-def _rate_points(points: Sequence[Point]) -> list[RatePoint]:
-    """What valid steps say about the course of the curve."""
-    return [
-        RatePoint(point.offered, point.achieved, point.response_seconds.p95, point.class_)
-        for point in points
-        if point.verdict != "INVALID" and point.class_ is not None
-    ]
-
-
-def _saturation(points: Sequence[Point]) -> doc.Saturation | None:
-    found = saturation(_rate_points(points))
-    return None if found is None else doc.Saturation(**found._asdict())
-
-
-def _knee(points: Sequence[Point]) -> doc.Knee | None:
-    found = knee(_rate_points(points))
-    return None if found is None else doc.Knee(rate=found)
-
-
-def _warnings(points: Sequence[Point]) -> list[str]:
-    """What evidence says that does not invalidate: each kind once, where it was worst."""
-    found: dict[str, doc.Signal] = {}
-    for signal in (signal for point in points for signal in point.generator.signals):
-        known = found.get(signal.name)
-        if signal.bad and not signal.invalidates and (known is None or _more(signal, known)):
-            found[signal.name] = signal
-    return [signal.text for signal in found.values()]
-
-
-def _more(signal: doc.Signal, known: doc.Signal) -> bool:
-    return (signal.value or 0.0) > (known.value or 0.0)

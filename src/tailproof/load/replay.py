@@ -23,6 +23,8 @@ from tailproof.load.settings import LoadSettings, TargetSettings
 from tailproof.load.target import Target
 from tailproof.reporting.document import ClosedLoop, Document, Percentiles
 
+USERS = 10
+RUN_TIME = 60.0
 LONGEST = 60.0
 """Seconds of the replay at most."""
 
@@ -45,13 +47,15 @@ def run(
     target.allowed(url, settings.i_may_load_this_host)
     if prove.mode_of(load, shapes.parse(load.arrivals)) != "search":
         raise ConfigError("--locustfile", load.locustfile, "it brings its own rate; give no other")
-    listener.say(f"[1/2] {load.users} users of the Locust file for {load.run_time:g} s")
-    found = locust.run(load.locustfile, url, load.users, load.spawn_rate, load.run_time)
-    spawned = min(load.users / load.spawn_rate, found.seconds / 2.0)
+    users, spawn_rate = load.users or USERS, load.spawn_rate or USERS
+    run_time = load.run_time or RUN_TIME
+    listener.say(f"[1/2] {users} users of the Locust file for {run_time:g} s")
+    found = locust.run(load.locustfile, url, users, spawn_rate, run_time)
+    spawned = min(users / spawn_rate, found.seconds / 2.0)
     steady = found.requests.between(spawned, found.seconds)
     rate = len(steady) / (found.seconds - spawned)
     listener.say(f"[2/2] the same requests, open loop, at the {format_rate(rate)} that it reached")
-    again = replace(load, rate=rate, seconds=load.seconds or min(LONGEST, load.run_time))
+    again = replace(load, rate=rate, seconds=load.seconds or min(LONGEST, run_time))
     loop = ClosedLoop(
         users=found.users,
         requests=len(steady),

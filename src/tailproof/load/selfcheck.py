@@ -268,12 +268,16 @@ def lag_limit(measured: Recording, threshold: float | None) -> float:
     return max(SHORTEST_LAG, min(limits))
 
 
+OWN_FAULT = "use more --processes, a lower rate or a machine of its own"
+"""What to do when nothing else explains it."""
 _CAUSES = ("foreign_cpu", "steal", "client_cpu", "gc_pause", "run_queue", "network")
 """Evidence that explains late sends, the likeliest first."""
 
 
 def _with_cause(signal: Signal, cause: str) -> Signal:
-    return replace(signal, text=f"{signal.text}; {cause}") if signal.bad and cause else signal
+    if not signal.bad:
+        return signal
+    return replace(signal, text=f"{signal.text}; {cause or OWN_FAULT}")
 
 
 def _fatal(
@@ -334,8 +338,7 @@ def _send_lag(measured: Recording, threshold: float | None) -> Signal:
     late = lag is None or lag > limit
     seen = "more than 1% never left" if lag is None else f"P99 of it is {format_duration(lag)}"
     text = (
-        f"the tester sent late ({seen}, at most {format_duration(limit)} may be): use more "
-        "--processes, a lower rate or a machine of its own"
+        f"the tester sent late ({seen}, at most {format_duration(limit)} may be)"
         if late
         else f"requests left on time (P99 of the send lag {format_duration(lag or 0.0)})"
     )
@@ -358,7 +361,7 @@ def _arrivals(measured: Recording) -> Signal:
     bad = abs(change) > DISTORTED_SPREAD + chance
     text = (
         f"requests did not leave as Poisson arrivals (the spread of their gaps is off by "
-        f"{change:+.0%}): the tester sends in bunches; use more --processes or a lower rate"
+        f"{change:+.0%}): the tester sends in bunches"
         if bad
         else "requests left in the planned pattern"
     )
@@ -518,7 +521,9 @@ def _idle_server(measured: Recording, until: float, server: ServerView) -> Signa
     ended = measured.good & (measured.last <= until)
     turned_away = measured.refused | (measured.status < UNANSWERED)
     busy = server.busy_cores
-    flat = len(measured) > 0 and np.mean(ended) < FLAT and np.mean(turned_away) < 1.0 - FLAT
+    flat = (
+        len(measured) >= FEWEST_GAPS and np.mean(ended) < FLAT and np.mean(turned_away) < 1.0 - FLAT
+    )
     shown = f"the server used {busy or 0.0:.2f} cores"
     return _hint(
         *("idle_server", busy, IDLE_CORES, "count"),

@@ -103,7 +103,7 @@ class LoadSettings:
     locustfile: Text | None = setting(
         None, "run this Locust file first (a closed loop), then its requests at the rate it reached"
     )
-    users: Count = setting(10, "of the Locust file")
-    spawn_rate: Count = setting(10, "users that it adds a second")
-    run_time: Length = setting(60.0, "of the Locust file", unit="duration")
+    users: Count | None = setting(None, "of the Locust file (default 10)")
+    spawn_rate: Count | None = setting(None, "users that it adds a second (default 10)")
+    run_time: Length | None = setting(None, "of the Locust file (default 60s)", unit="duration")
     out: Text = setting("runs", "folder for the records of runs; OUT/latest is the newest")

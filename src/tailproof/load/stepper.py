@@ -68,6 +68,8 @@ class Stepper:
     seed: int
     timeout: float
     max_connections: int | None
+    has_base: bool
+    """The first step is the light one that the others are compared with."""
     points: list[Point] = field(default_factory=list)
     num_sent: int = 0
 
@@ -185,29 +187,29 @@ class Stepper:
             mean_in_flight=float(np.mean(in_flight)) if len(in_flight) else None,
         )
 
-    def _class(self, data: StepData) -> Class:
-        """Beside the lightest step and the next lower one that were measured without fault."""
+    def _class(self, data: StepData) -> Class | None:
+        """Beside the lightest step and the next lower one that were measured without fault. None:
+        there is none to compare with, and no overload either."""
         sound = [
-            point
+            (point.offered, point.response_seconds.p95)
             for point in self.points
             if point.verdict != "INVALID" and point.response_seconds.p95 is not None
         ]
-        lower = [point for point in sound if point.offered < 0.95 * data.offered]
-        below = max(lower, key=lambda point: point.offered, default=None)
-        base = min(sound, key=lambda point: point.offered, default=None)
-        return classify(
+        below = max((one for one in sound if one[0] < 0.95 * data.offered), default=None)
+        base = min(sound, default=None)
+        found = classify(
             data.recording,
             data.warm_up,
             data.until,
-            base_p95=None if base is None else base.response_seconds.p95,
-            below=None
-            if below is None or below.response_seconds.p95 is None
-            else (below.offered, below.response_seconds.p95),
+            base_p95=None if base is None else base[1],
+            below=below,
         )
+        is_first = base is None and not self.has_base
+        return found if found == "OVERLOAD" or not is_first else None
 
 
 def combine(
-    judged: Judgement, kind: Class, tester: document.Generator, *, stopped_early: bool
+    judged: Judgement, kind: Class | None, tester: document.Generator, *, stopped_early: bool
 ) -> tuple[Verdict, str]:
     """The verdict on a step. A tester in the number comes first: nothing can then be believed. A
     step that overloads has no steady state to infer from: what was seen decides."""
@@ -219,7 +221,7 @@ def combine(
         item = broken[0]
         return "FAIL", (
             f"{item.share:.1%} of {item.requests:,} requests missed {item.slo}, "
-            f"at most {item.allowed:.2g} may"
+            f"at most {100.0 * item.allowed:.3g}% may"
         )
     return judged.verdict, judged.reason
 
