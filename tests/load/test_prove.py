@@ -72,9 +72,17 @@ def test_what_is_given_says_which_test_it_is(load: dict[str, object], mode: str)
         ({"rate": 3.0, "arrivals": "step:1/s,2/s"}, "give either --rate or --arrivals"),
         ({"slo": (slo("p95 < 31s"),)}, "--timeout = '30s': no answer could be seen to hold p95"),
         ({"seconds": 5.0}, "--for = '5s': a search has --budget"),
-        ({"rate": 300.0, "max_rate": 299.0}, "--max-rate = '299/s': below 300/s"),
-        ({"rate": 300.0, "seconds": 10.0, "max_requests": 2999}, "--max-requests = 2999: 3,000"),
-        ({"rate": 1.0, "max_time": 29.0}, "--max-time = '29s': 30s are planned"),
+        ({"rate": 300.0, "max_rate": 299.0}, "--max-rate = '299/s': up to 300/s are planned"),
+        ({"rate": 300.0, "seconds": 10.0, "max_requests": 3599}, "--max-requests = 3599: 3,600"),
+        ({"rate": 1.0, "max_time": 31.0}, "--max-time = '31s': 32s are planned"),
+        ({"rate": 1.0, "max_time": 31.0, "warm_up": 5.0}, "--max-time = '31s': 35s are planned"),
+        ({"arrivals": "ramp:100/s..300/s", "max_rate": 299.0}, "up to 300/s are planned"),
+        ({"arrivals": "step:100/s,300/s", "max_rate": 299.0}, "up to 300/s are planned"),
+        ({"rate": 100.0, "arrivals": "spike:3x for 5s", "max_rate": 299.0}, "up to 300/s are"),
+        (
+            {"arrivals": "ramp:100/s..300/s", "seconds": 1.0, "max_requests": 199},
+            "--max-requests = 199: 200 requests",
+        ),
         ({"budget": 61.0, "max_time": 60.0}, "--max-time = '60s': 61s are planned"),
         ({"steps": "100"}, "--steps = '100': expected a rate with its unit"),
         ({"steps": "1/s,0/s"}, "--steps = '1/s,0/s': expected rates above 0/s"),
@@ -92,9 +100,11 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(
 @pytest.mark.parametrize(
     "load",
     [
-        {"rate": 300.0, "seconds": 10.0, "max_requests": 3000},
+        {"rate": 300.0, "seconds": 10.0, "max_requests": 3600},
         {"rate": 300.0, "max_rate": 300.0},
-        {"rate": 1.0, "max_time": 30.0},
+        {"rate": 1.0, "max_time": 32.0},
+        {"arrivals": "ramp:100/s..300/s", "seconds": 1.0, "max_requests": 200},
+        {"rate": 100.0, "arrivals": "spike:3x for 5s", "max_rate": 300.0, "max_requests": 4200},
     ],
 )
 def test_a_cap_that_is_just_enough_is_no_mistake(load: dict[str, object]) -> None:

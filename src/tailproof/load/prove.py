@@ -24,7 +24,7 @@ from tailproof.core.units import format_duration, format_rate, parse_rate
 from tailproof.core.verdict import CALIBRATED
 from tailproof.load import causes, outcome, preflight, proofs, selfcheck
 from tailproof.load.environment import environment
-from tailproof.load.generator import Generator
+from tailproof.load.generator import Generator, LoadError
 from tailproof.load.outcome import Outcome
 from tailproof.load.payloads import Payloads
 from tailproof.load.search import Planned, Search, SearchSettings, limit_of
@@ -42,6 +42,7 @@ ONE_RATE = 30.0
 ONE_OF_A_LADDER = 5.0
 COOL_DOWN = 20.0
 """Seconds at most until a lone request is quick again after a step that overloaded."""
+COUNTABLE = 10**7
 SPLIT_SECONDS = 10.0
 QUIET_PATIENCE = 3.0
 """Seconds that a tester which was in the number waits for others to leave its cores."""
@@ -115,20 +116,48 @@ def check(job: Job) -> Mode:
     if mode == "search" and load.seconds is not None:
         problem = "a search has --budget; --for goes with a rate"
         raise ConfigError("--for", format_duration(load.seconds), problem)
-    for rate in _rates(load):
-        if load.max_rate is not None and rate > load.max_rate:
-            raise ConfigError(
-                "--max-rate", format_rate(load.max_rate), f"below {format_rate(rate)}"
-            )
-    planned = sum(rate * _seconds(job, mode) for rate in _rates(load))
-    if planned > load.max_requests:
-        problem = f"{planned:,.0f} requests are planned: raise it, or shorten --for"
+    _check_caps(job, mode)
+    return mode
+
+
+def _check_caps(job: Job, mode: Mode) -> None:
+    """What is planned stays under every cap. A search plans by itself, within them."""
+    load = job.load
+    loads = planned_loads(job, mode)
+    for each in loads:
+        peak = job.shape.peak_rate(each.rate)
+        if load.max_rate is not None and peak > load.max_rate:
+            problem = f"up to {format_rate(peak)} are planned"
+            raise ConfigError("--max-rate", format_rate(load.max_rate), problem)
+    num = sum(num_planned(job.shape, each, load.max_requests) for each in loads)
+    if num > load.max_requests:
+        problem = f"{num:,} requests are planned, warm-up included: raise it, or shorten --for"
         raise ConfigError("--max-requests", load.max_requests, problem)
-    whole = load.budget if mode == "search" else _seconds(job, mode) * max(1, len(_rates(load)))
+    whole = sum(each.warm_up + each.seconds for each in loads) if loads else load.budget
     if whole > load.max_time:
         problem = f"{format_duration(whole)} are planned: raise it, or shorten the test"
         raise ConfigError("--max-time", format_duration(load.max_time), problem)
-    return mode
+
+
+def planned_loads(job: Job, mode: Mode) -> list[Load]:
+    """The steps of everything but a search."""
+    if mode == "search":
+        return []
+    seconds, rates = _seconds(job, mode), _rates(job.load)
+    drain = job.timeout if mode == "rate" else _drain(job)
+    return [
+        Load("rate", rate, seconds, _warm_up(job, seconds, rate), drain) for rate in rates or [None]
+    ]
+
+
+def num_planned(shape: Shape, load: Load, enough: int) -> int:
+    """Requests of a step, warm-up included; a bound where that is surely not above `enough`, or so
+    far above that counting would take too long."""
+    before = (load.rate or 0.0) * load.warm_up
+    most = shape.peak_rate(load.rate) * load.seconds + before
+    if most <= enough or most > COUNTABLE:
+        return round(most)
+    return len(shape.schedule(load.rate, load.seconds, 1)) + round(before)
 
 
 def run(job: Job, listener: Listener, closed_loop: doc.ClosedLoop | None = None) -> Document:
@@ -158,8 +187,8 @@ def run(job: Job, listener: Listener, closed_loop: doc.ClosedLoop | None = None)
             max_connections=job.load.max_connections,
         )
         test = Test(job, mode, stepper, listener, began)
-        ended = test.outcome()
-        proven = _proofs(job, stepper, ended.limit)
+        ended, broke_off = _outcome(test)
+        proven = [] if broke_off else _proofs(job, stepper, ended.limit)
     result = _document(
         job=job,
         mode=mode,
@@ -173,7 +202,20 @@ def run(job: Job, listener: Listener, closed_loop: doc.ClosedLoop | None = None)
     if closed_loop is not None:
         result = _beside_a_closed_loop(result, closed_loop)
     runs.write_document(folder, result)
+    if isinstance(broke_off, KeyboardInterrupt):
+        listener.say(f"interrupted; what was measured is in {folder}")
+        raise broke_off
     return result
+
+
+def _outcome(test: "Test") -> tuple[Outcome, BaseException | None]:
+    """What the test says, and what broke it off, if something did."""
+    try:
+        return test.outcome(), None
+    except LoadError as error:
+        return Outcome("INVALID", f"the tester broke off: {error}", None), error
+    except KeyboardInterrupt as error:
+        return Outcome("UNDECIDED", "interrupted", None), error
 
 
 @dataclass(slots=True)
@@ -192,17 +234,13 @@ class Test:
         return self._ladder() if self.mode == "ladder" else self._search()
 
     def _one_rate(self) -> Outcome:
-        load = self.job.load
-        rate = load.require or load.rate
-        seconds = _seconds(self.job, self.mode)
-        warm_up = self._warm_up(seconds) if rate is not None else 0.0
-        point = self._step(Load("rate", rate, seconds, warm_up, drain=self.job.timeout), last=True)
+        (load,) = planned_loads(self.job, self.mode)
+        point = self._step(load, last=True)
         return Outcome(point.verdict, point.reason, limit=None)
 
     def _ladder(self) -> Outcome:
-        seconds = _seconds(self.job, self.mode)
-        for rate in _rates(self.job.load):
-            self._step(Load("rate", rate, seconds, self._warm_up(seconds), drain=self._drain()))
+        for load in planned_loads(self.job, self.mode):
+            self._step(load)
         points = self.stepper.points
         if all(point.verdict == "PASS" for point in points):
             return Outcome(
@@ -236,7 +274,7 @@ class Test:
             rate=planned.rate,
             seconds=planned.seconds,
             warm_up=planned.warm_up,
-            drain=self._drain(),
+            drain=_drain(self.job),
             give_up=planned.role in ("bisect", "confirm"),
         )
 
@@ -252,15 +290,6 @@ class Test:
         if point.verdict == "INVALID":
             selfcheck.wait_quiet(self.stepper.generator.pids, QUIET_PATIENCE)
         return point
-
-    def _warm_up(self, seconds: float) -> float:
-        given = self.job.load.warm_up
-        return min(2.0, 0.2 * seconds) if given is None else given
-
-    def _drain(self) -> float:
-        """What comes later than this is a miss whatever it says."""
-        thresholds = [getattr(slo, "threshold", 0.0) for slo in self.job.load.slo]
-        return min(self.job.timeout, max(2.0, 3.0 * max(thresholds)))
 
     def _cool_down(self) -> None:
         """Lone requests until the service is as quick as it was under the lightest load."""
@@ -287,6 +316,20 @@ def _rates(load: LoadSettings) -> tuple[float, ...]:
     if min(rates) <= 0:
         raise ConfigError("--steps", load.steps, "expected rates above 0/s")
     return rates
+
+
+def _warm_up(job: Job, seconds: float, rate: float | None) -> float:
+    """A shape with rates of its own has its beginning measured, too."""
+    if rate is None:
+        return 0.0
+    given = job.load.warm_up
+    return min(2.0, 0.2 * seconds) if given is None else given
+
+
+def _drain(job: Job) -> float:
+    """What comes later than this is a miss whatever it says."""
+    thresholds = [getattr(slo, "threshold", 0.0) for slo in job.load.slo]
+    return min(job.timeout, max(2.0, 3.0 * max(thresholds)))
 
 
 def _seconds(job: Job, mode: Mode) -> float:

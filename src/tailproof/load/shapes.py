@@ -51,6 +51,12 @@ class Shape(Protocol):
     def fixed_seconds(self) -> float | None:
         """How long it takes by itself; None: as long as is asked for."""
 
+    def steady(self) -> "Shape":
+        """What comes before the measured window: the same without its event, if it has one."""
+
+    def peak_rate(self, rate: float | None) -> float:
+        """The most requests a second that are meant, at a mean of `rate`."""
+
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         """Arrivals on [0, seconds) at `rate` a second.
 
@@ -65,6 +71,12 @@ class Poisson:
     needs_rate = True
     fixed_seconds = None
 
+    def steady(self) -> Shape:
+        return self
+
+    def peak_rate(self, rate: float | None) -> float:
+        return _needed(rate, self)
+
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         return arrivals.poisson(_needed(rate, self), seconds, seed)
 
@@ -78,6 +90,12 @@ class Constant:
 
     needs_rate = True
     fixed_seconds = None
+
+    def steady(self) -> Shape:
+        return self
+
+    def peak_rate(self, rate: float | None) -> float:
+        return _needed(rate, self)
 
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         return arrivals.constant(_needed(rate, self), seconds)
@@ -94,6 +112,12 @@ class Gamma:
     needs_rate = True
     fixed_seconds = None
 
+    def steady(self) -> Shape:
+        return self
+
+    def peak_rate(self, rate: float | None) -> float:
+        return _needed(rate, self)
+
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         return arrivals.gamma(_needed(rate, self), seconds, self.shape, seed)
 
@@ -109,6 +133,12 @@ class Spike:
     spike_seconds: float
     needs_rate = True
     fixed_seconds = None
+
+    def steady(self) -> Shape:
+        return Poisson()
+
+    def peak_rate(self, rate: float | None) -> float:
+        return _needed(rate, self) * max(1.0, self.factor)
 
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         if self.spike_seconds >= seconds:
@@ -130,6 +160,12 @@ class Ramp:
     needs_rate = False
     fixed_seconds = None
 
+    def steady(self) -> Shape:
+        return self
+
+    def peak_rate(self, rate: float | None) -> float:
+        return max(self.from_rate, self.to_rate)
+
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         _not_given(rate, self)
         return arrivals.ramp(self.from_rate, self.to_rate, seconds, seed)
@@ -145,6 +181,13 @@ class Steps:
     rates: tuple[float, ...]
     needs_rate = False
     fixed_seconds = None
+
+    def steady(self) -> Shape:
+        return self
+
+    def peak_rate(self, rate: float | None) -> float:
+        del rate
+        return max(self.rates)
 
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         _not_given(rate, self)
@@ -173,6 +216,15 @@ class Trace:
     def fixed_seconds(self) -> float:
         """From the first arrival to one mean gap after the last."""
         return len(self.times) / self.rate
+
+    def steady(self) -> Shape:
+        return self
+
+    def peak_rate(self, rate: float | None) -> float:
+        """Of the busiest second."""
+        speedup = 1.0 if rate is None else rate / self.rate
+        seconds = np.floor(self.times / speedup).astype(np.int64)
+        return float(np.max(np.unique(seconds, return_counts=True)[1]))
 
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         del seed  # nothing is random

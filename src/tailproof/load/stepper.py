@@ -120,9 +120,8 @@ class Stepper:
         measured = self.shape.schedule(load.rate, load.seconds, int(seeds[0])) + load.warm_up
         if load.warm_up == 0.0 or load.rate is None:
             return measured
-        return np.concatenate(
-            [self.shape.schedule(load.rate, load.warm_up, int(seeds[1])), measured]
-        )
+        before = self.shape.steady().schedule(load.rate, load.warm_up, int(seeds[1]))
+        return np.concatenate([before, measured])
 
     def _ready(self, load: Load) -> int:
         """As many connections as are in use when every request takes the time of the SLO."""
