@@ -90,7 +90,8 @@ def test_help_names_every_command_and_no_other(run: Run) -> None:
 
     listed = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line]
     assert code == 0
-    assert listed == ["demo", "healthcheck", "serve"]
+    commands = "compare demo healthcheck null probe prove report serve"
+    assert listed == commands.split()
 
 
 def test_help_of_serve_has_every_flag_with_its_words(run: Run) -> None:
@@ -386,7 +387,7 @@ def test_an_unexpected_error_shows_its_stack_only_when_asked(tmp_path: Path, deb
         check=False,
     )
 
-    assert done.returncode == 1
+    assert done.returncode == (1 if debug else cli.BROKEN)
     assert ("Traceback" in done.stderr) == bool(debug)
     if not debug:
         assert done.stderr == (
@@ -473,3 +474,38 @@ def test_a_wrong_question_is_exit_2(run: Run, arguments: list[str], named: str) 
 
     assert code == 2
     assert err.startswith(f"tailproof: {named}: ")
+
+
+# What a report may show
+
+
+def test_the_command_of_a_report_holds_no_secret() -> None:
+    given = [
+        *("prove", "http://user:pw5@10.0.0.7/p?token=q5&x=y5", "--header", "X-Auth: h5"),
+        *("--header=apikey: h6", "--template", '{"a": 5}', "--slo", "p95 < 50ms"),
+    ]
+
+    shown = cli._again(given)
+
+    assert not any(secret in shown for secret in ("user", "pw5", "q5", "y5", "h5", "h6"))
+    for kept in ("http://10.0.0.7/p?token=...&x=...", "X-Auth: ...", "apikey: ...", "p95 < 50ms"):
+        assert kept in shown
+
+
+def test_the_command_of_a_report_is_text_whatever_was_typed() -> None:
+    assert cli._again(["prove", "--out", "r\udcff"]).encode()
+
+
+@pytest.mark.parametrize("flag", ["--html", "--junit"])
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_sent(
+    run: Run, flag: str, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nowhere" / "report"
+
+    code, out, err = run(
+        *("prove", "http://127.0.0.1:9/x", "--slo", "p95 < 1s", "--rate", "1/s"),
+        *("--template", "{}", flag, str(nowhere)),
+    )
+
+    assert (code, out) == (2, "")
+    assert err == f"tailproof: {flag} = {str(nowhere)!r}: cannot be written there\n"

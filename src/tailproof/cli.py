@@ -1,8 +1,8 @@
 """The `tailproof` command: one function a command, each a thin face of the package.
 
 Exit codes: 0 done, or the answer is yes; 1 the answer is no; 2 wrong usage or configuration;
-3 undecided, or the measurement is invalid. An expected error is one line on stderr. Commands import
-what they run, so that `--help` stays quick.
+3 undecided, or the measurement is invalid; 70 a bug of ours. An expected error is one line on
+stderr. Commands import what they run, so that `--help` stays quick.
 """
 
 import os
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -26,7 +25,7 @@ from tailproof.serving.settings import ModelSettings, ServerSettings
 if TYPE_CHECKING:
     from tailproof.reporting.document import Document
 
-OK, NO, USAGE, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
+OK, NO, USAGE, UNDECIDED, BROKEN, INTERRUPTED = 0, 1, 2, 3, 70, 130
 EXIT_CODES = {"PASS": OK, "FAIL": NO, "UNDECIDED": UNDECIDED, "INVALID": UNDECIDED}
 COMPARED = {"better": OK, "no difference": OK, "worse": NO, "undecided": UNDECIDED}
 
@@ -34,8 +33,6 @@ COMPARED = {"better": OK, "no difference": OK, "worse": NO, "undecided": UNDECID
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and leave with its exit code."""
     _open_standard_streams()
-    if not os.environ.get("TAILPROOF_DEBUG"):
-        sys.excepthook = _one_line
     try:
         given = sys.argv[1:] if arguments is None else arguments
         code = cli.main(given, prog_name="tailproof", standalone_mode=False, obj=given)
@@ -50,6 +47,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _complain(str(error), NO)
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except Exception as error:
+        if os.environ.get("TAILPROOF_DEBUG"):
+            raise
+        code = _complain(_unexpected(error), BROKEN)
     sys.exit(code or OK)
 
 
@@ -337,6 +338,11 @@ def _read(flag: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def _wanted(flags: dict[str, Any]) -> Wanted:
+    """Raises ConfigError when a report could not be written later."""
+    for name in ("html", "junit"):
+        file = flags.get(name)
+        if file is not None and not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise ConfigError(f"--{name}", str(file), "cannot be written there")
     return Wanted(flags["as_json"], flags["html"], flags.get("junit"), flags["lang"])
 
 
@@ -346,12 +352,12 @@ def _deliver(document: "Document", run: Path, wanted: Wanted) -> int:
     from tailproof.reporting.console import verdict_lines
     from tailproof.reporting.junit import junit
 
+    _print(document, verdict_lines(document), as_json=wanted.as_json)
     if wanted.html is not None:
         page = html.report(document, lambda index: runs.find_step(run, index), wanted.lang)
         _write("--html", wanted.html, page)
     if wanted.junit is not None:
         _write("--junit", wanted.junit, junit(document))
-    _print(document, verdict_lines(document), as_json=wanted.as_json)
     return EXIT_CODES[document.verdict]
 
 
@@ -369,16 +375,28 @@ def _write(flag: str, file: Path, text: str) -> None:
         raise ConfigError(flag, str(file), error.strerror or "cannot be written") from None
 
 
-SECRET = re.compile(r"(?i)^(authorization|proxy-authorization|cookie|x-api-key|.*token.*)\s*:.*")
+_QUERY_VALUE = re.compile(r"(?<==)[^&#]+(?=[^#]*)")
+_USER = re.compile(r"//[^/?#]*@")
 
 
 def _again(given: Sequence[str]) -> str:
-    """The command that runs this again, without what somebody must not read in a report."""
-    shown = [
-        SECRET.sub(r"\1: ...", word.removeprefix("--header=")) if ":" in word else word
-        for word in given
-    ]
-    return shlex.join(["tailproof", *shown])
+    """The command that runs this again, without what somebody must not read in a report: the
+    values of headers, and user, password and query values of a URL."""
+    shown = [_shown(before, word) for before, word in zip(["", *given], given, strict=False)]
+    text = shlex.join(["tailproof", *shown])
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _shown(before: str, word: str) -> str:
+    flag, equals, value = word.partition("=")
+    if before == "--header":
+        return f"{word.partition(':')[0]}: ..."
+    if flag == "--header" and equals:
+        return f"--header={value.partition(':')[0]}: ..."
+    if "://" not in word or word.startswith("-"):
+        return word
+    address, mark, query = _USER.sub("//", word).partition("?")
+    return f"{address}{mark}{_QUERY_VALUE.sub('...', query)}"
 
 
 def _complain(message: str, code: int) -> int:
@@ -386,10 +404,10 @@ def _complain(message: str, code: int) -> int:
     return code
 
 
-def _one_line(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
+def _unexpected(error: Exception) -> str:
     """Takes the place of the traceback when something fails that nobody expected."""
-    problem = f"unexpected {kind.__name__}: {error}".splitlines()[0]
-    click.echo(f"tailproof: {problem} (set TAILPROOF_DEBUG=1 for the stack)", err=True)
+    problem = f"unexpected {type(error).__name__}: {error}".splitlines()[0]
+    return f"{problem} (set TAILPROOF_DEBUG=1 for the stack)"
 
 
 if __name__ == "__main__":

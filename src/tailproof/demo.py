@@ -269,6 +269,10 @@ def _side_by_side(ours: Document, theirs: Document) -> list[str]:
         limit = "none" if found.limit is None else _rate_of(found.limit)
         times = _times_of(found)
         lines.append(f"  {title:16}{limit:>16}  {times[0]:>10}{times[1]:>10}  {found.verdict}")
+    if "INVALID" in (ours.verdict, theirs.verdict):
+        lines.append(
+            "  INVALID: other programs used these cores, so this says nothing; run it again"
+        )
     if ours.limit and theirs.limit and ours.limit.low and theirs.limit.low:
         lines.append(f"  {ours.limit.low / theirs.limit.low:.1f} times as much")
     return lines
@@ -283,7 +287,7 @@ def _rate_of(limit: Limit) -> str:
 def _times_of(found: Document) -> tuple[str, str]:
     """P50 and P99 at the limit."""
     point = next((point for point in found.points if point.index == found.tail_point), None)
-    if point is None:
+    if point is None or found.verdict == "INVALID":
         return "", ""
     seconds = (point.response_seconds.p50, point.response_seconds.p99)
     first, last = ("miss" if value is None else f"{value * 1e3:.1f} ms" for value in seconds)

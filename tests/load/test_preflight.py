@@ -1,14 +1,20 @@
 """One request before the load: nobody there, a wrong request, or a first answer."""
 
+import http.client
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tailproof.core.clock import monotonic
 from tailproof.core.errors import ConfigError
 from tailproof.load import preflight, target
 from tailproof.load.target import Target
+
+BODY = b'{"detail": "amount must be   positive"}'
 
 
 class Scripted(BaseHTTPRequestHandler):
@@ -16,6 +22,7 @@ class Scripted(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     hung = threading.Event()
+    body = BODY
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -25,7 +32,7 @@ class Scripted(BaseHTTPRequestHandler):
         if name in ("hang", "break"):
             self.close_connection = True
             return
-        body = b'{"detail": "amount must be   positive"}'
+        body = self.body
         self.send_response(int(name))
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Cold", "1")
@@ -79,3 +86,41 @@ def test_no_answer_is_for_the_load_test_to_find_out_about(port: int, path: str) 
 def test_nobody_there(free_port: int) -> None:
     with pytest.raises(ConfigError, match=r"nobody answers there .*is the service running"):
         preflight.check(at(free_port, "x"), timeout=5.0)
+
+
+@pytest.mark.parametrize("path", ["drip", "drip-head", "endless"])
+def test_no_answer_takes_longer_than_its_time(path: str) -> None:
+    """A byte now and then, or bytes without end: neither holds us, nor fills memory."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000\r\n\r\n"
+    beginning = {"drip": head, "drip-head": b"HTTP/1.1 200 OK\r\n", "endless": head}[path]
+    piece, pause = (b"x" * 65536, 0.0) if path == "endless" else (b"x", 0.02)
+    over = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as client, suppress(OSError):
+            client.sendall(beginning)
+            while not over.wait(pause):
+                client.sendall(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        begin = monotonic()
+        with pytest.raises((OSError, http.client.HTTPException)):
+            preflight.ask(at(listener.getsockname()[1], path), timeout=0.5)
+        over.set()
+        thread.join()
+
+    assert monotonic() - begin < 3.0
+
+
+def test_control_characters_of_a_refusal_do_not_reach_the_terminal(port: int) -> None:
+    Scripted.body = b'{"detail": "\x1b]0;owned\x07 no"}'
+    try:
+        with pytest.raises(ConfigError) as caught:
+            preflight.check(at(port, "400"), timeout=5.0)
+    finally:
+        Scripted.body = BODY
+
+    assert "\x1b" not in str(caught.value)
+    assert "owned" in str(caught.value)

@@ -3,8 +3,9 @@
 import http.client
 import socket
 import ssl
-from collections.abc import Mapping
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 from tailproof.core.clock import monotonic
@@ -12,6 +13,8 @@ from tailproof.core.errors import ConfigError
 from tailproof.load.connection import tls_context
 from tailproof.load.target import Target
 
+KEPT = 4096
+"""Bytes of an answer that are kept."""
 SHOWN = 300
 """Characters of a refusal that are shown: its words say what was wrong with the request."""
 OURS = (400, 401, 403, 404, 405, 406, 411, 413, 414, 415, 422, 426, 431, 501)
@@ -29,6 +32,7 @@ class Answer:
     headers: Mapping[str, str]
     """Names in lower case."""
     body: bytes
+    """Its beginning."""
 
 
 def ask(target: Target, timeout: float, which: int = 0) -> Answer:
@@ -38,17 +42,43 @@ def ask(target: Target, timeout: float, which: int = 0) -> Answer:
     http.client.HTTPException when no answer came.
     """
     begin = monotonic()
-    with closing(_connect(target, timeout)) as connection:
+    with closing(_connect(target, timeout)) as connection, _until(begin + timeout, connection):
         connected = monotonic()
         connection.sendall(target.requests[which])
         method = target.requests[which].split(b" ", 1)[0].decode("ascii")
         with closing(http.client.HTTPResponse(connection, method=method)) as response:
             response.begin()
-            body = response.read()
+            body = _beginning_of(response)
             headers = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(
-                response.status, connected - begin, monotonic() - connected, headers, body
-            )
+            ended = monotonic()
+            if ended - begin >= timeout:
+                raise TimeoutError
+            return Answer(response.status, connected - begin, ended - connected, headers, body)
+
+
+@contextmanager
+def _until(deadline: float, connection: socket.socket) -> Iterator[None]:
+    """A total deadline: a socket's own timeout starts anew with every byte that drips in."""
+
+    def end() -> None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, deadline - monotonic()), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _beginning_of(response: http.client.HTTPResponse) -> bytes:
+    """As much of the body as is shown; the rest is read and dropped."""
+    body = b""
+    while chunk := response.read(1 << 16):
+        body = (body + chunk)[:KEPT] if len(body) < KEPT else body
+    return body
 
 
 def check(target: Target, timeout: float) -> Answer | None:
@@ -59,7 +89,13 @@ def check(target: Target, timeout: float) -> Answer | None:
     """
     try:
         answer = ask(target, timeout)
-    except (ConnectionRefusedError, socket.gaierror, ssl.SSLError) as error:
+    except ssl.SSLCertVerificationError as error:
+        problem = f"its certificate is not trusted ({error.verify_message}): give --ca-file"
+        raise ConfigError("URL", target.url, f"{problem}, or --insecure to take any") from None
+    except ssl.SSLError:
+        problem = "it does not speak TLS as expected: is it http:// ?"
+        raise ConfigError("URL", target.url, problem) from None
+    except (ConnectionRefusedError, socket.gaierror) as error:
         why = error.strerror or type(error).__name__
         raise ConfigError(
             "URL", target.url, f"nobody answers there ({why}): is the service running?"
@@ -67,7 +103,8 @@ def check(target: Target, timeout: float) -> Answer | None:
     except (OSError, http.client.HTTPException):
         return None
     if answer.status in OURS:
-        said = " ".join(answer.body[:SHOWN].decode("utf-8", "replace").split())
+        text = answer.body[:SHOWN].decode("utf-8", "replace")
+        said = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         problem = f"the first request was answered {answer.status}: {said or 'no more was said'}"
         raise ConfigError("URL", target.url, problem)
     return answer

@@ -24,9 +24,13 @@ MARGIN = 1.5
 SECONDS = 2.0
 SPLIT = 4
 """Stream of random numbers."""
-_SERVE_NULL = (
-    "from tailproof.load import null; null.serve(ready=lambda port: print(port, flush=True))"
-)
+_SERVE_NULL = """
+import os, sys, threading
+from tailproof.load import null
+# it ends with whoever started it, however that ends
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+null.serve(ready=lambda port: print(port, flush=True))
+"""
 
 
 def split_test(
@@ -85,11 +89,12 @@ def _null() -> Iterator[int]:
     """A null target as a process of its own; its port."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVE_NULL],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
     assert process.stdout is not None
+    assert process.stdin is not None
     others = set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0)
     with contextlib.suppress(OSError):  # a tester that is pinned leaves it the other cores
         os.sched_setaffinity(process.pid, others or os.sched_getaffinity(0))
@@ -97,5 +102,6 @@ def _null() -> Iterator[int]:
         yield int(process.stdout.readline())
     finally:
         process.terminate()
+        process.stdin.close()
         process.stdout.close()
         process.wait()

@@ -54,8 +54,9 @@ ENOUGH_POINTS = 8
 OVERLOADED = 1.5
 """From a rate that the server kept up with to the next, until one overloads it."""
 
-RETRIES = 2
-"""An INVALID step is repeated this often, then it ends what needed it."""
+RETRIES, PATIENCE = 2, 6
+"""A step that is INVALID by the tester's own fault is repeated this often, then the rate is beyond
+the tester; one that others disturbed, until it has been tried so often."""
 MAX_EXTENSIONS = 3
 """Further steps for a rate that is undecided."""
 USUAL_OVERHEAD = 0.5
@@ -128,6 +129,8 @@ class Result:
     spent: float
     """Wall seconds of the step, with all that belongs to it."""
     reason: str = ""
+    disturbed: bool = False
+    """INVALID because others used the tester's cores: that says nothing about this rate."""
     allowed: float | None = None
     """Share of misses that this SLO allows; None: what the first latency SLO does."""
 
@@ -336,6 +339,9 @@ class Search:
 
     def _open_questions(self) -> Iterator[str]:
         known, limit = self.levels(), self.limit()
+        disturbed = sum(result.disturbed for result in self.results)
+        if disturbed:
+            yield f"{disturbed} steps were disturbed by others on the tester's cores: run it again"
         if self._ceiling < math.inf:
             yield f"the tester gave out at {format_rate(self._ceiling)}"
         if limit is None:
@@ -474,14 +480,20 @@ class Search:
 
     def _step(self, role: Role, rate: float, seconds: float, *, extend: bool = False) -> Steps:
         """One valid step; None when budget or tester do not allow it."""
-        for _ in range(1 + RETRIES):
+        num_own = num_disturbed = 0
+        while num_own <= RETRIES and num_disturbed < PATIENCE:
             planned = self._fitted(role, rate, seconds, extend=extend)
             if planned is None or rate >= self._ceiling:
                 return None
             result = yield planned
             if result.verdict != "INVALID":
                 return result
-        self._ceiling = rate
+            num_disturbed += result.disturbed
+            num_own += not result.disturbed
+        if num_own > RETRIES:
+            self._ceiling = rate
+        else:
+            self._reason = "others used the tester's cores"
         return None
 
     def _fitted(self, role: Role, rate: float, seconds: float, *, extend: bool) -> Planned | None:

@@ -527,7 +527,8 @@ async def session() -> None:
                     pool = Pool(target)
                 case Prepare():
                     no_collector()
-                    await pool.begin(message.ready_connections, READY_PATIENCE)
+                    num_ready = min(message.ready_connections, most_sockets())
+                    await pool.begin(num_ready, READY_PATIENCE)
                     step = Step(pool, target.requests, message, arrays)
                     _say(Ready())
                 case Go(start):
