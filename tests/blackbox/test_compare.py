@@ -10,7 +10,7 @@ from .prove import FAIL, OPEN, PASS, USAGE, Known, Said, known, prove_validly, t
 SAME = ("no difference", "undecided")
 
 
-def _run(server: Known, folder: Path, name: str, seed: int, seconds: int = 4) -> str:
+def _run(server: Known, folder: Path, name: str, seed: int, seconds: int = 2) -> str:
     """One measurement at 150/s; returns the run's folder."""
     flags = ("--rate", "150/s", "--for", f"{seconds}s", "--seed", str(seed), "--out", name)
     return str(prove_validly(server.url, *flags, folder=folder, slo="p95 < 2s").run)

@@ -67,6 +67,7 @@ def test_random_arrivals(tmp_path: Path) -> None:
 
 
 @two_cores
+@pytest.mark.soak
 def test_the_seed_decides_the_moments(tmp_path: Path) -> None:
     (_, first), (_, again), (_, other) = (_arrived(tmp_path, "--seed", s) for s in ("7", "7", "8"))
 

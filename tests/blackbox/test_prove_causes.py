@@ -34,6 +34,7 @@ def test_a_server_that_stops_now_and_then(tmp_path: Path) -> None:
 
 
 @two_cores
+@pytest.mark.soak
 def test_times_that_vary_on_their_own_are_no_stall(tmp_path: Path) -> None:
     with known("plain", "--service", "100ms", "--spread", "0.8", folder=tmp_path) as server:
         flags = ("--rate", "100/s", "--for", "12s")
@@ -45,6 +46,7 @@ def test_times_that_vary_on_their_own_are_no_stall(tmp_path: Path) -> None:
 
 
 @two_cores
+@pytest.mark.soak
 def test_a_busy_server_is_queueing(tmp_path: Path) -> None:
     with known("queue", "--service", "10ms", folder=tmp_path) as server:
         flags = ("--rate", "80/s", "--for", "12s")

@@ -111,6 +111,7 @@ def test_no_rate_is_inside_an_impossible_slo(tmp_path: Path) -> None:
 
 
 @two_cores
+@pytest.mark.soak
 def test_caps_bound_the_search(tmp_path: Path) -> None:
     """A server without a limit: the rate is capped, and the limit is a lower bound."""
     with known("constant", folder=tmp_path) as server:

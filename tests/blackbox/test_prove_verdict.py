@@ -48,7 +48,7 @@ def test_every_slo_must_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("required", "verdict"), [("50/s", "PASS"), ("200/s", "FAIL")])
 def test_a_required_rate_is_a_gate(tmp_path: Path, required: str, verdict: str) -> None:
     with known(*HALL, folder=tmp_path) as server:
-        flags = ("--require", required, "--for", "5s", "--arrivals", "constant")
+        flags = ("--require", required, "--for", "3s", "--arrivals", "constant")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
 
     assert (said.verdict, said.code) == (verdict, PASS if verdict == "PASS" else FAIL)
@@ -146,7 +146,7 @@ def _is_a_miss(point: dict[str, Any], name: str) -> None:
 def test_overload_that_drains_afterwards_stays_overload(tmp_path: Path) -> None:
     """Everything is answered in the end, most of it late."""
     with known(*HALL, folder=tmp_path) as server:
-        flags = ("--rate", "115/s", "--for", "10s")
+        flags = ("--rate", "115/s", "--for", "6s")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
 
     assert said.point["class"] == "OVERLOAD", said.explained()

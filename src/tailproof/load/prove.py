@@ -181,7 +181,7 @@ def run(job: Job, listener: Listener, closed_loop: doc.ClosedLoop | None = None)
             shape=job.shape,
             row_counts=np.array(job.payloads.rows, np.int32),
             mix=job.mix,
-            has_base=mode == "search",
+            has_base=mode != "rate",
             seed=job.seed,
             timeout=job.timeout,
             max_connections=job.load.max_connections,
@@ -354,7 +354,8 @@ def _document(
     tail = None if chosen is None else causes.of_tail(runs.read_step(folder, chosen), job.seed)
     tester = doc.Generator(ok=False) if chosen is None else points[chosen].generator
     calm = [point for point in points if point.verdict != "INVALID" and point.class_ != "OVERLOAD"]
-    steps = (runs.read_step(folder, point.index) for point in calm if not point.stopped_early)
+    whole = [point for point in calm if not point.stopped_early] or points
+    steps = (runs.read_step(folder, point.index) for point in whole)
     return Document(
         tool=f"tailproof {__version__}",
         target=job.target.url,
