@@ -1,7 +1,6 @@
 """Against scipy and scikit-learn, against formulas, and on queues whose truth is known."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from scipy import special, stats
 from sklearn.isotonic import isotonic_regression
 
 from tailproof.core import statistics
-from tailproof.core.arrivals import poisson
 from tailproof.core.queues import mm1_quantile, one_at_a_time
 from tailproof.core.recording import Floats
 from tailproof.reporting.document import Percentiles
@@ -422,39 +420,21 @@ def test_more_requests_give_a_narrower_interval_and_a_seed_the_same() -> None:
 @pytest.mark.parametrize("power", [1.0, 1.05, 1.3])
 def test_p_values_are_those_of_scipy(num: int, power: float) -> None:
     rng = np.random.default_rng(num)
-    offsets = 30.0 * rng.random(num) ** power
     gaps = rng.exponential(0.02, num) * power
     close = 0.025 if num < 50 else 0.012
 
-    assert statistics.uniform_p(offsets, 30.0) == pytest.approx(
-        stats.kstest(offsets, "uniform", args=(0.0, 30.0)).pvalue, abs=close
-    )
     assert statistics.exponential_p(gaps, 0.02) == pytest.approx(
         stats.kstest(gaps, "expon", args=(0.0, 0.02)).pvalue, abs=close
     )
 
 
-def test_poisson_arrivals_are_rejected_as_often_as_said() -> None:
-    values = [statistics.uniform_p(poisson(50.0, 20.0, seed), 20.0) for seed in range(400)]
+def test_exponential_gaps_are_rejected_as_often_as_said() -> None:
+    draws = (np.random.default_rng(seed).exponential(0.02, 1000) for seed in range(400))
+    values = [statistics.exponential_p(gaps, 0.02) for gaps in draws]
 
     assert np.mean(np.array(values) < 0.05) == pytest.approx(0.05, abs=0.035)
-
-
-@pytest.mark.parametrize(
-    ("offsets", "p_value"),
-    [
-        pytest.param(np.linspace(0.0, 10.0, 1000) ** 2 / 10.0, statistics.uniform_p, id="ramp"),
-        pytest.param(np.arange(0.0, 5.0, 0.01), statistics.uniform_p, id="stops half-way"),
-        pytest.param(np.full(100, 3.0), statistics.uniform_p, id="all at once"),
-    ],
-)
-def test_arrivals_of_another_shape_are_rejected(
-    offsets: Floats, p_value: Callable[[Floats, float], float]
-) -> None:
-    assert p_value(offsets, 10.0) < 0.001
 
 
 def test_gaps_of_another_shape_are_rejected() -> None:
     assert statistics.exponential_p(np.full(1000, 0.02), 0.02) < 1e-6
     assert statistics.exponential_p([], 0.02) == 1.0
-    assert statistics.uniform_p([], 1.0) == 1.0

@@ -25,7 +25,7 @@ from tailproof.core.recording import (
 )
 from tailproof.load import selfcheck
 from tailproof.load.generator import Generator as Senders
-from tailproof.load.selfcheck import Surroundings, ceiling_share, check, lag_limit, split_agrees
+from tailproof.load.selfcheck import Surroundings, check, lag_limit, split_agrees
 from tailproof.load.steps import SenderFacts, Sent, StepPlan
 from tailproof.load.target import build
 from tailproof.reporting.document import Generator, ServerView, Signal
@@ -442,12 +442,6 @@ def test_a_machine_that_tells_nothing() -> None:
 
 
 # --- proofs ---------------------------------------------------------------------------------------
-
-
-def test_how_near_the_ceiling_the_test_came() -> None:
-    assert not ceiling_share(1000.0, 10_000.0).bad
-    assert ceiling_share(9000.0, 10_000.0).bad
-    assert ceiling_share(9000.0, 10_000.0).value == pytest.approx(0.9)
 
 
 def queue_at(seed: int, seconds: float = 30.0) -> Recording:

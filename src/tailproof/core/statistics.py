@@ -374,12 +374,6 @@ def _cross(xs: Floats, curve: Floats, allowed: float) -> float:
 # --- the shape of arrivals ------------------------------------------------------------------------
 
 
-def uniform_p(offsets: npt.ArrayLike, seconds: float) -> float:
-    """How likely times on [0, seconds) are to look this uneven by chance, if they are Poisson given
-    their number (Kolmogorov and Smirnov). 1 when there are none."""
-    return _kolmogorov_p(np.sort(np.asarray(offsets, np.float64)) / seconds)
-
-
 def exponential_p(gaps: npt.ArrayLike, mean: float) -> float:
     """The same for gaps that should be exponential with this mean (seconds). When the mean is that
     of the gaps themselves the test is cautious: it rejects less often than it says."""

@@ -65,7 +65,6 @@ OWN_CORES = 0.1
 
 SPLIT_DROP = 0.9
 """Two senders that see less than this share of one's percentile prove that the one was late."""
-CEILING_MARGIN = 1.5
 QUIET_WINDOW, QUIET_SHARE = 0.25, 0.2
 """Seconds to look at the cores for, and the share of them that others may use then."""
 
@@ -547,17 +546,6 @@ def _time(seconds: float | None) -> str:
 
 
 # --- proofs ---------------------------------------------------------------------------------------
-
-
-def ceiling_share(rate: float, ceiling: float) -> Signal:
-    """How much of what the tester can send against a null target (`ceiling`) was asked of it."""
-    used = rate / ceiling
-    shown = f"the tester can send {format_rate(ceiling)}, the test used {used:.0%} of that"
-    return _hint(
-        *("ceiling", used, 1.0 / CEILING_MARGIN, "ratio"),
-        fine=shown,
-        wrong=f"{shown}: too near; use more --processes or a machine of its own",
-    )
 
 
 def split_agrees(whole: Recording, halves: Recording, q: float, rng: np.random.Generator) -> Signal:
