@@ -247,6 +247,8 @@ def null(host: str, port: int, delay: str, size: str) -> int:
 
     try:
         serve(host, port, seconds, num_bytes, ready)
+    except ValueError as error:
+        raise ConfigError("--size, --delay", f"{size}, {delay}", str(error)) from None
     except OSError as error:
         problem = error.strerror or "cannot be listened on"
         raise ConfigError("--port", port, problem) from None
@@ -333,7 +335,7 @@ T = TypeVar("T")
 def _read(flag: str, text: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ConfigError(flag, text, str(error)) from None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tailproof.core.recording import LOST, NOT_HTTP
-from tailproof.load.connection import MAX_HEAD, Connection, durations
+from tailproof.load.connection import MAX_HEAD, MAX_MARK, MAX_TIMING, Connection, durations
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -241,6 +241,50 @@ def test_what_the_server_tells_is_kept_as_it_came() -> None:
     heard.connection.send(4, b"request")
     heard.feed(PLAIN, 1 << 20)
     assert (heard.connection.timing, heard.connection.marks) == (None, None)
+
+
+def told(header: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\n" + header + b"\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (b"r" * MAX_MARK, b"r" * MAX_MARK),
+        (b"r" * (MAX_MARK + 1), b"r" * MAX_MARK),
+        (b"r" * 60_000, b"r" * MAX_MARK),
+    ],
+)
+def test_so_much_of_the_name_of_a_replica_is_kept(value: bytes, kept: bytes) -> None:
+    heard = Heard()
+
+    heard.feed(told(b"X-Replica: " + value), 1 << 20)
+
+    assert heard.connection.marks == (None, None, kept)
+
+
+def entries(num_bytes: int) -> bytes:
+    """A `Server-Timing` of that size, whose last entry is `total;dur=12345`."""
+    last = b",total;dur=12345"
+    return b"a" * (num_bytes - len(last)) + last
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (entries(MAX_TIMING), entries(MAX_TIMING)),
+        (entries(MAX_TIMING + 1), b"a" * (MAX_TIMING + 1 - len(b",total;dur=12345"))),
+        (b"infer;dur=2," + b"a;dur=1," * 7500, b"infer;dur=2" + b",a;dur=1" * 62),
+        (b"infer;dur=2" + b"9" * 600, b""),
+        (b'infer;dur=2,a;desc="' + b", queue;dur=9" * 60 + b'"', b"infer;dur=2"),
+    ],
+)
+def test_so_much_of_a_server_timing_is_kept_in_whole_entries(value: bytes, kept: bytes) -> None:
+    heard = Heard()
+
+    heard.feed(told(b"Server-Timing: " + value), 1 << 20)
+
+    assert heard.connection.timing == kept
 
 
 def test_only_the_first_request_of_a_connection_is_fresh() -> None:

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from tailproof.core.clock import monotonic
-from tailproof.load.null import NullServer, listen
+from tailproof.load.null import MAX_DELAY, MAX_SIZE, NullServer, listen, serve
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -139,3 +139,26 @@ def test_a_port_that_is_taken_is_an_error(taken_port: int) -> None:
 
     with pytest.raises(OSError, match="in use"):
         uvloop.run(session())
+
+
+@pytest.mark.parametrize(
+    ("beyond", "problem"),
+    [
+        ({"size": MAX_SIZE + 1}, "at most 1GiB"),
+        ({"size": 10**19}, "at most 1GiB"),
+        ({"size": -1}, "at most 1GiB"),
+        ({"delay": MAX_DELAY + 1}, "at most 86400s"),
+        ({"delay": float("inf")}, "at most 86400s"),
+        ({"delay": float("nan")}, "at most 86400s"),
+    ],
+)
+def test_an_answer_that_nobody_can_give_is_an_error(beyond: dict[str, float], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        serve(**beyond)  # type: ignore[arg-type]
+
+
+def test_the_longest_delay_is_none() -> None:
+    async def session() -> None:
+        (await listen(delay=MAX_DELAY, size=0)).close()
+
+    uvloop.run(session())

@@ -23,7 +23,7 @@ from tailproof.load.messages import (
     decode,
     encode,
 )
-from tailproof.load.sender import run_queue_wait
+from tailproof.load.sender import MAX_REPLICAS, _told, run_queue_wait
 from tailproof.load.target import build
 
 TARGET = build("http://127.0.0.1:1/", [b"{}", b"\x00\xff"])
@@ -141,3 +141,17 @@ def test_waiting_for_a_core_only_grows() -> None:
     assert first is not None
     assert second is not None
     assert 0.0 <= first <= second
+
+
+def test_so_many_replicas_are_told_apart_and_the_rest_are_others() -> None:
+    def names(num: int) -> tuple[list[int], tuple[str, ...]]:
+        marks = [(None, None, b"r%d" % index) for index in [*range(num), 0, num - 1]]
+        told, replicas = _told([None] * len(marks), [*marks])
+        return told["replica"].tolist(), replicas
+
+    found, replicas = names(MAX_REPLICAS)
+    assert found == [*range(MAX_REPLICAS), 0, MAX_REPLICAS - 1]
+    assert len(replicas) == MAX_REPLICAS
+    found, replicas = names(MAX_REPLICAS + 2)
+    assert found == [*range(MAX_REPLICAS), *[MAX_REPLICAS] * 2, 0, MAX_REPLICAS]
+    assert replicas[-2:] == (f"r{MAX_REPLICAS - 1}", "other")

@@ -9,11 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from tailproof.load import server_view
 from tailproof.load.server_view import (
+    LARGEST,
+    LONGEST_LINE,
     Observer,
     counters,
     find,
@@ -292,3 +295,120 @@ def test_all_samples_can_be_read_and_the_rest_is_left_out() -> None:
 @pytest.mark.parametrize("text", ["", "\x00\xff", "{", 'a{b="c', "# TYPE x counter"])
 def test_no_page_has_no_counters(text: str) -> None:
     assert counters(text) == {}
+
+
+# --- pages that are no help -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "request" + "_request" * 40_000 + " 1\n",
+        "request" + "_request" * 7_000 + " 1\n",
+        "a{" + "x" * 4_000_000 + "\n",
+        "a{" + 'b="",' * 12_000 + "\n",
+        ("a{" + '"' * 60_000 + "\n") * 60,
+        ("a" + " \t" * 30_000 + "\n") * 60,
+        ("a " + "1" * 65_000 + "\n") * 60,
+    ],
+)
+def test_no_page_takes_long_to_read(text: str) -> None:
+    began = time.perf_counter()
+    counters(text)
+    assert time.perf_counter() - began < 1.0
+
+
+def test_a_line_may_be_as_long_as_the_limit_and_no_longer() -> None:
+    end = "_requests_total 5"
+    longest = "a" * (LONGEST_LINE - len(end)) + end
+    assert list(counters(longest).values()) == [5.0]
+    assert counters("a" + longest) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        *(("requests_total", True), ("a:b_requests_total", True), ("request_a_b_total", True)),
+        *(("requests_a1_total", False), ("requests_A_total", False), ("my requests_total", False)),
+        *(("requests:a_total", False), ("subrequests_total", False), ("total", False)),
+        *(
+            ("a_seconds_total", False),
+            ("requests_seconds_total", False),
+            ("requests__total", False),
+        ),
+        *(("inference_count", True), ("ainference_count", False), ("a:request_success", True)),
+        *(("requests", False), ("requests_total_sum", False), ("request_success_total", True)),
+    ],
+)
+def test_which_names_count_work(name: str, counts: bool) -> None:
+    assert bool(counters(f"{name} 1")) == counts
+
+
+@pytest.mark.parametrize("value", ["NaN", "Inf", "-Inf", "1e400"])
+def test_a_sum_that_is_no_finite_number_is_left_out(value: str) -> None:
+    text = f'x_requests_total{{a="1"}} 3\nx_requests_total{{a="2"}} {value}\ny_requests_total 4\n'
+    assert counters(text) == {"y_requests_total": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *(("5e7", 50_000_000), ("0", 0), (f"{LARGEST:.0f}", int(LARGEST))),
+        *(("1e16", None), ("-1", None), ("NaN", None), ("Inf", None), ("1e400", None)),
+    ],
+)
+def test_memory_that_nothing_can_have_is_none(value: str, expected: int | None) -> None:
+    with serving(lambda path: (200, f"process_resident_memory_bytes {value}\n")) as port:
+        found = Observer(target(port), pid=2**22 + 1).read()
+
+    assert found.source == "metrics"
+    assert found.resident_bytes == expected
+
+
+@pytest.mark.parametrize("value", ["NaN", "Inf", "-5", "1e308"])
+def test_time_that_nothing_can_have_used_is_none(value: str) -> None:
+    with serving(lambda path: (200, f"process_cpu_seconds_total {value}\n")) as port:
+        observer = Observer(target(port), pid=2**22 + 1)
+        found = observer.since(observer.read(), requests=3)
+
+    assert (found.cpu_seconds, found.busy_cores) == (None, None)
+
+
+def test_a_page_may_be_as_large_as_the_limit_and_no_larger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_view, "LARGEST_PAGE", 1000)
+    with serving(lambda path: (200, "#" * 1000)) as port:
+        assert metrics_page(target(port)) == "#" * 1000
+    with serving(lambda path: (200, "#" * 1001)) as port:
+        assert metrics_page(target(port)) is None
+
+
+def test_a_page_that_drips_is_given_up_and_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_view, "PATIENCE", 0.3)
+    asked = []
+    over = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        asked.append(connection.recv(4096))
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while not over.wait(0.02):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        observer = Observer(target(listener.getsockname()[1]), pid=2**22 + 1)
+        began = time.perf_counter()
+        found = observer.since(observer.read(), requests=3)
+        seconds = time.perf_counter() - began
+        over.set()
+        thread.join()
+
+    assert found.source is None
+    assert len(asked) == 1
+    assert 0.25 < seconds < 2.0

@@ -193,3 +193,13 @@ def test_a_trace_that_is_too_large_is_refused(
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
         trace_of(tmp_path, b"1\n" * 2**20)
     assert math.isclose(trace_of(tmp_path, "1\n2\n").rate, 1.0)
+
+
+def test_only_a_regular_file_is_a_trace(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")  # opening it would wait for a writer, for ever
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for name in ("fifo", "link"):
+        with pytest.raises(ConfigError, match="no regular file"):
+            parse(f"trace:{tmp_path / name}")
+    (tmp_path / "times").write_text("1\n2\n")
+    assert str(parse(f"trace:{tmp_path / 'times'}")).endswith("times")

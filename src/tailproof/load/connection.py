@@ -21,6 +21,10 @@ from tailproof.load.target import Target
 
 MAX_HEAD = 64 * 1024
 """Bytes of a head (or of a line between chunks) beyond which an answer is no answer."""
+MAX_TIMING = 512
+"""Bytes of `Server-Timing` that are kept of each answer; entries beyond are left out."""
+MAX_MARK = 128
+"""Bytes of `X-Replica` and its like that are kept of each answer."""
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: |\r\n)")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
@@ -299,11 +303,13 @@ class Connection(asyncio.Protocol):
     def _keep(self, head: bytes, lowered: bytes) -> None:
         """What a server may tell of a request; read after the step, by `durations` and others."""
         self.timing = _value(head, lowered, b"\r\nserver-timing:")
+        if self.timing is not None and len(self.timing) > MAX_TIMING:
+            self.timing = _whole_entries(self.timing[:MAX_TIMING])
         if b"\r\nx-" in lowered:
             self.marks = (
-                _value(head, lowered, b"\r\nx-batch-size:"),
-                _value(head, lowered, b"\r\nx-cold:"),
-                _value(head, lowered, b"\r\nx-replica:"),
+                _mark(head, lowered, b"\r\nx-batch-size:"),
+                _mark(head, lowered, b"\r\nx-cold:"),
+                _mark(head, lowered, b"\r\nx-replica:"),
             )
 
 
@@ -351,6 +357,19 @@ def _value(head: bytes, lowered: bytes, searched: bytes) -> bytes | None:
         values.append((head[start:] if end < 0 else head[start:end]).strip())
         at = lowered.find(searched, start)
     return values[0] if len(values) == 1 else b",".join(values)
+
+
+def _mark(head: bytes, lowered: bytes, searched: bytes) -> bytes | None:
+    value = _value(head, lowered, searched)
+    return None if value is None else value[:MAX_MARK]
+
+
+def _whole_entries(cut: bytes) -> bytes:
+    """The entries of a `Server-Timing` that was cut off, without the one that the cut went
+    through: half a number is another number."""
+    if cut.count(b'"') % 2:
+        cut = cut[: cut.rfind(b'"')]
+    return cut.rpartition(b",")[0]
 
 
 def durations(timing: bytes) -> Iterator[tuple[str, float]]:

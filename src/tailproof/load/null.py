@@ -14,10 +14,15 @@ from typing import Any, NamedTuple
 import uvloop
 
 from tailproof.core.clock import monotonic
+from tailproof.core.units import format_duration, format_size
 from tailproof.load.alarm import Alarm
 
 BACKLOG = 4096
 MAX_HEAD = 64 * 1024
+MAX_SIZE = 2**30
+"""Bytes of an answer."""
+MAX_DELAY = 86_400.0
+"""Seconds."""
 
 _HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n"
@@ -168,8 +173,12 @@ async def listen(
 ) -> NullServer:
     """Answer every request to `port` (0: a free one) after `delay` seconds with `size` bytes.
 
-    Raises OSError when the port cannot be had.
+    Raises OSError when the port cannot be had, ValueError when `delay` or `size` is out of reach.
     """
+    if not 0 <= size <= MAX_SIZE:
+        raise ValueError(f"an answer may have at most {format_size(MAX_SIZE)}")
+    if not 0.0 <= delay <= MAX_DELAY:
+        raise ValueError(f"an answer may wait for at most {format_duration(MAX_DELAY)}")
     answers = Answers(delay, size)
     try:
         server = await asyncio.get_running_loop().create_server(
@@ -189,7 +198,7 @@ def serve(
     ready: Callable[[int], None] | None = None,
 ) -> None:
     """Run `listen` in a loop of its own until the process is told to end; `ready` is told the
-    port. Raises OSError when the port cannot be had."""
+    port. Raises as `listen` does."""
 
     async def session() -> None:
         server = await listen(host, port, delay, size)

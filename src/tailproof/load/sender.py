@@ -73,6 +73,9 @@ SPARE_SOCKETS = 32
 """Descriptors that are not for connections."""
 READY_PATIENCE = 5.0
 """Seconds for the connections that are opened before the first arrival."""
+MAX_REPLICAS = 1_000
+"""Names that are told apart in a step; a server that gives every answer a new one has no more."""
+OTHER_REPLICAS = b"other"
 RACE_IDLE_SECONDS = 1.0
 """No server gives up a connection that was quiet for less."""
 RACE_SECONDS = 0.005
@@ -438,6 +441,8 @@ def _told(
                 told["batch_size"][index] = int(size)
             told["cold"][index] = cold == b"1"
             if replica is not None:
+                if len(replicas) >= MAX_REPLICAS and replica not in replicas:
+                    replica = OTHER_REPLICAS
                 told["replica"][index] = replicas.setdefault(replica, len(replicas))
     return told, tuple(name.decode("latin-1") for name in replicas)
 

@@ -5,25 +5,31 @@ cannot be read (another host, another user, no such page) is None and never an e
 """
 
 import http.client
+import math
 import os
 import re
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Literal
 
 from tailproof.core.clock import monotonic
+from tailproof.load import pages
 from tailproof.load.target import Target
 from tailproof.reporting.document import ServerView
 
-LARGEST_PAGE = 8 << 20
-"""Bytes of `/metrics` that are read at most."""
+LARGEST_PAGE = 4 << 20
+"""Bytes: a larger `/metrics` is not read."""
+LONGEST_LINE = 1 << 16
+"""Characters: a longer line holds no sample."""
+LARGEST = 1e15
+"""No process holds more bytes, or has used more seconds, whatever its page says."""
 PATIENCE = 2.0
-"""Seconds that it may take."""
+"""Seconds that the page may take, all of it."""
 
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -161,15 +167,17 @@ def _lines(path: str) -> list[str]:
 # --- its own page ---------------------------------------------------------------------------------
 
 _SAMPLE = re.compile(
-    r'(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(?P<value>\S+)'
+    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*+)"
+    r'(?:\{[^"}]*+(?:"(?:[^"\\]|\\.)*+"[^"}]*+)*+\})?+'
+    r"[ \t]++(?P<value>\S++)"
 )
-_COUNTED = re.compile(
-    r"(.*[_:])?(requests?|tokens|predictions?|inferences?)(_[a-z]+)*_total"
-    r"|(.*[_:])?(tokens_generated|inference_count|request_success)"
-)
+"""Every part is possessive, so that no line takes longer than reading it once."""
+
+_WORK = {"request", "requests", "tokens", "prediction", "predictions", "inference", "inferences"}
+_WORK_PAIRS = {("tokens", "generated"), ("inference", "count"), ("request", "success")}
 """What servers call their counts of work: `http_requests_total`, `bentoml_service_request_total`,
 `vllm:generation_tokens_total`, `nv_inference_request_success`, `tokens_generated`."""
-_OTHER_UNITS = re.compile(r".*_(seconds|bytes|created|ratio)(_total)?")
+_OTHER_UNITS = {"seconds", "bytes", "created", "ratio"}
 
 _CPU = ("process_cpu_seconds_total", "tailproof_batch_cpu_seconds_total")
 """Of the process that answers the page, and (ours) of its workers."""
@@ -177,39 +185,48 @@ _CPU = ("process_cpu_seconds_total", "tailproof_batch_cpu_seconds_total")
 
 def samples(metrics_text: str) -> dict[str, float]:
     """Sample name -> its value in Prometheus or OpenMetrics text, summed over labels. Lines that
-    are none are left out."""
+    are none are left out, and so are sums that are no finite number."""
     found: dict[str, float] = {}
     for line in metrics_text.splitlines():
-        match = _SAMPLE.match(line)
+        match = _SAMPLE.match(line) if len(line) <= LONGEST_LINE else None
         with suppress(ValueError):
             if match is not None:
                 name = match["name"]
                 found[name] = found.get(name, 0.0) + float(match["value"])
-    return found
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def counters(metrics_text: str) -> dict[str, float]:
     """The counts of requests, predictions and tokens among the samples of a `/metrics` page."""
-    return {
-        name: value
-        for name, value in samples(metrics_text).items()
-        if _COUNTED.fullmatch(name) and not _OTHER_UNITS.fullmatch(name)
-    }
+    found = samples(metrics_text)
+    return {name: value for name, value in found.items() if _counts_work(name)}
+
+
+def _counts_work(name: str) -> bool:
+    """`..._UNIT_total` with words between at most, or `..._PAIR`; the unit may follow a colon."""
+    words = name.rpartition(":")[2].split("_")
+    if words.pop() != "total":
+        return tuple(name.rpartition(":")[2].split("_")[-2:]) in _WORK_PAIRS
+    if words and words[-1] in _OTHER_UNITS:
+        return False
+    for word in reversed(words):
+        if word in _WORK:
+            return True
+        if not (word.isalpha() and word.islower()):
+            return False
+    return False
 
 
 def metrics_page(target: Target) -> str | None:
-    """The text of `/metrics` at the origin of a target; None when there is none."""
-    host, port = target.host, target.port
-    connection = (
-        http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=_unchecked())
-        if target.scheme == "https"
-        else http.client.HTTPConnection(host, port, timeout=PATIENCE)
-    )
-    with closing(connection), suppress(OSError, http.client.HTTPException, ValueError):
-        connection.request("GET", "/metrics")
-        answer = connection.getresponse()
-        if answer.status == 200:
-            return answer.read(LARGEST_PAGE).decode(errors="replace")
+    """The text of `/metrics` at the origin of a target; None when there is none, or it cannot be
+    read in time."""
+    origin = target.scheme, target.host, target.port
+    with suppress(OSError, http.client.HTTPException, ValueError):
+        status, body = pages.get(
+            origin, "/metrics", seconds=PATIENCE, most=LARGEST_PAGE, context=_unchecked()
+        )
+        if status == 200:
+            return body.decode(errors="replace")
     return None
 
 
@@ -279,13 +296,13 @@ class Observer:
             self._has_page = False
             return None
         found = samples(text)
-        cpu = [found[name] for name in _CPU if name in found]
-        resident = found.get("process_resident_memory_bytes")
+        cpu = [found[name] for name in _CPU if 0.0 <= found.get(name, -1.0) <= LARGEST]
+        resident = found.get("process_resident_memory_bytes", -1.0)
         return Look(
             monotonic(),
             "metrics",
             sum(cpu) if cpu else None,
-            None if resident is None else int(resident),
+            int(resident) if 0.0 <= resident <= LARGEST else None,
         )
 
 

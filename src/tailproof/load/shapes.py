@@ -29,6 +29,7 @@ from tailproof.core import arrivals
 from tailproof.core.arrivals import Schedule
 from tailproof.core.errors import ConfigError
 from tailproof.core.units import format_duration, format_rate, parse_duration, parse_rate
+from tailproof.reporting.files import read_regular
 
 FLAG = "--arrivals"
 MAX_TRACE_BYTES = 512 * 2**20
@@ -316,11 +317,7 @@ def _trace(value: str) -> Shape:
 
 def _lines(path: Path) -> list[str]:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_TRACE_BYTES + 1)
-        if len(content) > MAX_TRACE_BYTES:
-            raise ValueError(f"the file is larger than {MAX_TRACE_BYTES // 2**20} MiB")
-        return content.decode("utf-8-sig").splitlines()
+        return read_regular(path, MAX_TRACE_BYTES).decode("utf-8-sig").splitlines()
     except OSError as error:
         raise ValueError(error.strerror or "the file cannot be read") from None
     except UnicodeDecodeError:

@@ -448,6 +448,7 @@ PHRASES: dict[str, tuple[str, str]] = {
     "send_lag_row": ("send lag", "送出延遲"),
     "own_lag_row": ("caused by the tester", "測試端造成"),
     "signal_send_lag": ("send lag", "送出延遲"),
+    "signal_starved": ("starved", "搶不到核心"),
     "signal_shortfall": ("shortfall", "送出短缺"),
     "signal_arrivals": ("arrivals", "到達間隔"),
     "signal_client_cpu": ("client CPU", "測試端 CPU"),
@@ -576,6 +577,9 @@ _SENTENCES = tuple(
             "這就是容量，也是擴充的依據；警告：SLO 直到飽和之後才不符，因此保護不了服務",
         ),
         ("look at the tester first: it is in the number", "請先檢查測試端：它已混入數字"),
+        ("this rate is inside the SLO", "這個速率在 SLO 之內"),
+        ("this rate is outside the SLO", "這個速率在 SLO 之外"),
+        ("undecided: needs a longer step", "尚無法判定：需要更長的步驟"),
         (
             "(?P<said>.+); undecided: needs a longer step",
             "{said}；尚無法判定：需要更長的步驟",
@@ -586,9 +590,18 @@ _SENTENCES = tuple(
         ),
         # Outcomes of a whole run.
         (
-            rf"holds up to (?P<a>{_RATE}): (?P<b>{_RATE}) passed, (?P<c>{_RATE}) failed",
-            "可維持到 {a}：{b} 通過，{c} 未通過",
+            rf"(?P<b>{_RATE}) passed, (?P<c>{_RATE}) failed: the limit is about (?P<a>{_RATE})",
+            "{b} 通過，{c} 未通過：極限約為 {a}",
         ),
+        (
+            (rf"(?P<said>.+), but no repeat confirmed (?P<a>{_RATE}): give it more --budget"),
+            "{said}；但沒有任何重複步驟證實 {a}：請給更多 --budget",
+        ),
+        (
+            rf"(?P<a>{_RATE}) failed, and no lower rate was decided: give it more time",
+            "{a} 未通過，更低的速率都未能判定：請給更多時間",
+        ),
+        (r"holds at each of (?P<num>\d+) rates", "{num} 個速率都維持住了"),
         (
             rf"holds at least (?P<a>{_RATE}); no higher rate was decided",
             "至少可維持到 {a}；更高的速率都未能判定",
@@ -679,7 +692,7 @@ _SENTENCES = tuple(
             "請求準時送出（送出延遲 P99 為 {a}）",
         ),
         (
-            r"the tester sent late \(P99 of it is (?P<a>\S+), at most (?P<b>\S+) may be\): .+",
+            r"the tester sent late \(P99 of it is (?P<a>\S+), at most (?P<b>\S+) may be\); .+",
             "測試端送出太晚（P99 為 {a}，最多容許 {b}）：請增加 --processes、降速或改用專用機器",
         ),
         ("there was a socket for every request", "每個請求都有可用的通訊端"),

@@ -3,8 +3,10 @@
 import asyncio
 import importlib
 import json
+import random
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +18,10 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from tailproof.core.errors import ConfigError
-from tailproof.load.payloads import Payloads, fetch_openapi, from_openapi
+from tailproof.load.payloads import FEWEST_BODIES, Payloads, fetch_openapi, from_openapi
+from tailproof.load.payloads.budget import MAX_BYTES
+from tailproof.load.payloads.scalars import LARGEST, MAX_TEXT
+from tailproof.load.payloads.schemas import MAX_ITEMS
 
 from ...blackbox.server import Server
 
@@ -340,6 +345,181 @@ def test_what_cannot_be_drawn_is_named(schema: Any, problem: str) -> None:
 def test_what_is_no_document_is_refused(document: bytes) -> None:
     with pytest.raises(ConfigError, match="give --data or --template"):
         from_openapi(document, "/p")
+
+
+# --- descriptions that nobody can draw from, meant so or not
+
+
+def holding(schema: Any, **more: Any) -> dict[str, Any]:
+    """A schema of objects that hold one of another."""
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"], **more}
+
+
+def referring(name: str, inner: Any, levels: int) -> dict[str, Any]:
+    """Schemas that each stand for two of the next."""
+    found = {
+        f"{name}{level}": inner({"$ref": f"#/components/schemas/{name}{level + 1}"})
+        for level in range(levels)
+    }
+    return found | {f"{name}{levels}": {"type": "integer"}}
+
+
+CHAIN = referring("A", lambda next_: {"anyOf": [next_, next_]}, 28)
+TREE = referring("T", lambda next_: holding(next_, properties={"l": next_, "r": next_}), 24)
+for _level in list(TREE.values())[:-1]:
+    _level["required"] = ["l", "r"]
+
+
+def items(kind: Any, num: int) -> dict[str, Any]:
+    return {"type": "array", "minItems": num, "items": kind}
+
+
+BOMBS: dict[str, Any] = {
+    "a tree of two to the 24": {"$ref": "#/components/schemas/T0"},
+    "lists of lists": holding(items(items({"type": "integer"}, MAX_ITEMS), MAX_ITEMS)),
+    "a text of 20 MB": holding({"type": "string", "minLength": 2 * 10**7}),
+    "a text of 2 GB": holding({"type": "string", "minLength": 2 * 10**9}),
+    "a pattern of 99^5": holding({"type": "string", "pattern": "^((((a{99}){99}){99}){99}){99}$"}),
+    "a pattern that never matches": holding(
+        {"type": "string", "pattern": "^(a|a)*b(?=c)$", "minLength": 40}
+    ),
+    "nested repeats": holding({"type": "string", "pattern": "^(((a*)*)*)*$", "minLength": 2000}),
+    "nothing a billion times": holding({"type": "string", "pattern": "(|a){1000000000}"}),
+    "a billion properties": {
+        "type": "object",
+        "additionalProperties": {"type": "integer"},
+        "minProperties": 10**9,
+    },
+    "a long name again and again": holding(items({"required": ["x" * 10**6]}, 50_000)),
+    "a large constant again and again": holding(items({"const": "x" * 10**6}, 50_000)),
+    "a large example again and again": holding(items({"example": ["x" * 10**6]}, 50_000)),
+    "a million choices": holding(items({"enum": list(range(10**6))}, 1000)),
+    "choices against choices": {"allOf": [holding({"enum": list(range(50_000))})] * 2},
+    "parts beyond number": {
+        "allOf": [{"properties": {f"p{at}": {"const": 1}}} for at in range(20_000)]
+    },
+    "properties beyond number": {"properties": {f"p{at}": {} for at in range(100_000)}},
+    "steps too fine": holding(
+        items({"multipleOf": 1e-299, "minimum": 0.1, "maximum": 0.2}, MAX_ITEMS)
+    ),
+    "different ones": holding({**items({"type": "integer"}, 3000), "uniqueItems": True}),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_description_that_asks_for_too_much_is_refused_soon(name: str) -> None:
+    document = described(BOMBS[name], **TREE)
+    began = time.perf_counter()
+    with pytest.raises(ConfigError, match="give --data or --template"):
+        from_openapi(document, "/p")
+    assert time.perf_counter() - began < 6.0  # 2 on a machine with nothing else to do
+
+
+def test_branches_of_branches_are_looked_at_once() -> None:
+    found = from_openapi(described(holding({"$ref": "#/components/schemas/A0"}), **CHAIN), "/p")
+    assert len(found.bodies) == 1000
+    assert isinstance(values(found)[0]["a"], int)
+
+
+def test_an_ordinary_pattern_with_a_length_is_drawn() -> None:
+    text = {"type": "string", "pattern": "^(a+)+$", "minLength": 30, "maxLength": 40}
+    found = values(from_openapi(described(holding(text)), "/p", num=100))
+    assert {len(value["a"]) for value in found} <= set(range(30, 41))
+    assert {character for value in found for character in value["a"]} == {"a"}
+
+
+def test_of_large_bodies_there_are_fewer_and_of_the_largest_none() -> None:
+    def of(num: int) -> Payloads:
+        return from_openapi(described(holding(items({"type": "number"}, num))), "/p")
+
+    assert len(of(10).bodies) == 1000
+    assert FEWEST_BODIES <= len(of(1000).bodies) < 1000
+    with pytest.raises(ConfigError, match="too large to draw"):
+        of(10_000)
+
+
+@pytest.mark.parametrize(
+    ("schema", "beyond"),
+    [
+        (items({"const": 1}, MAX_ITEMS), items({"const": 1}, MAX_ITEMS + 1)),
+        ({"minLength": MAX_TEXT}, {"minLength": MAX_TEXT + 1}),
+        (
+            {"additionalProperties": {"const": 1}, "minProperties": 10_000},
+            {"additionalProperties": {"const": 1}, "minProperties": MAX_ITEMS + 1},
+        ),
+        ({"const": "x" * (MAX_BYTES - 2)}, {"const": "x" * (MAX_BYTES - 1)}),
+        ({"minimum": LARGEST}, {"minimum": 2 * LARGEST}),
+        ({"type": "integer", "minimum": 2**53}, {"type": "integer", "minimum": 2**53 + 2}),
+    ],
+)
+def test_a_single_body_may_reach_the_limit_and_no_further(schema: Any, beyond: Any) -> None:
+    assert len(from_openapi(described(schema), "/p", num=1).bodies) == 1
+    with pytest.raises(ConfigError, match="give --data or --template"):
+        from_openapi(described(beyond), "/p", num=1)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        *(("minItems", -5), ("maxItems", "x"), ("required", 5), ("required", [5])),
+        *(("properties", [1, 2]), ("enum", {"a": 1}), ("type", ["x", 3]), ("multipleOf", 0)),
+        *(("multipleOf", 1e-320), ("minimum", "1"), ("exclusiveMaximum", []), ("allOf", {})),
+        *(("pattern", 5), ("format", []), ("minLength", -1), ("maximum", 10**400)),
+    ],
+)
+def test_a_keyword_that_makes_no_sense_is_named(keyword: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"a senseless {keyword}; give --data or --template"):
+        from_openapi(described(holding({keyword: value})), "/p")
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_a_document_may_be_nested_without_end(depth: int) -> None:
+    nested = b'{"a":' * depth + b"1" + b"}" * depth
+    with pytest.raises(ConfigError, match="give --data or --template"):
+        from_openapi(b'{"openapi": "3.1.0", "paths": ' + nested + b"}", "/p")
+
+
+def test_a_value_nested_deeply_is_refused_where_it_cannot_be_written() -> None:
+    value: Any = 1
+    for _ in range(2000):
+        value = [value]
+    with pytest.raises(ConfigError, match="nested too deeply; give --data"):
+        from_openapi(described(holding({"const": value})), "/p")
+
+
+JUNK: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1e300, 1.5, 10**19, 10**40, 1e-320, "", "x", "^(", "\\1", []),
+    *([1], ["x", 3], [[]], {}, {"$ref": "#"}, {"$ref": 5}, {"type": 5}, "#/components"),
+)
+WORDS = (
+    *("type", "required", "properties", "enum", "const", "allOf", "anyOf", "items", "minItems"),
+    *("prefixItems", "maxItems", "minLength", "pattern", "format", "minimum", "multipleOf"),
+    *("exclusiveMaximum", "minProperties", "additionalProperties", "uniqueItems", "example"),
+    *("examples", "default", "$ref", "content", "schema", "requestBody", "paths", "value"),
+)
+
+
+def test_whatever_a_document_holds_it_is_drawn_from_or_refused(document: bytes) -> None:
+    rng = random.Random(5)
+    outcomes = set()
+    for _ in range(500):
+        spoiled = json.loads(document)
+        for _ in range(rng.randint(1, 4)):
+            place = rng.choice(list(_objects(spoiled)))
+            place[rng.choice([*WORDS, *place])] = json.loads(json.dumps(rng.choice(JUNK)))
+        try:
+            outcomes.add(len(from_openapi(json.dumps(spoiled).encode(), "/orders", num=2).bodies))
+        except ConfigError:
+            outcomes.add(0)
+    assert outcomes == {0, 2}
+
+
+def _objects(node: Any) -> Iterator[dict[str, Any]]:
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    if isinstance(node, dict):
+        yield node
+    for each in inner:
+        yield from _objects(each)
 
 
 # --- the services this is for

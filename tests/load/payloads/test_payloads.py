@@ -1,5 +1,6 @@
 """Bodies from files, what is told about them, and how a description is fetched."""
 
+import os
 import socket
 import ssl
 import threading
@@ -73,6 +74,51 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         from_file(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="directory"):
         from_file(tmp_path)
+
+
+def test_a_file_may_be_as_large_as_the_limit_and_no_larger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payloads, "MAX_FILE_BYTES", 500)
+    file = tmp_path / "bodies"
+    file.write_bytes(b"x" * 500)
+    assert from_file(file).bodies == (b"x" * 500,)
+    file.write_bytes(b"x" * 501)
+    with pytest.raises(ConfigError, match="larger than 500 bytes"):
+        from_file(file)
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")  # opening it would wait for a writer, for ever
+    (tmp_path / "link").symlink_to("/dev/zero")
+    (tmp_path / "bodies").write_bytes(b"1")
+    (tmp_path / "good").symlink_to("bodies")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for name in ("fifo", "link", "socket"):
+            with pytest.raises(ConfigError, match="no regular file"):
+                from_file(tmp_path / name)
+    assert from_file(tmp_path / "good").bodies == (b"1",)
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_a_body_may_be_nested_without_end(tmp_path: Path, depth: int) -> None:
+    """What is nested too deeply to be read is sent as it is."""
+    file = tmp_path / "bodies"
+    file.write_bytes(b"[" * depth + b"]" * depth + b"\n[1, 2]\n")
+
+    found = from_file(file)
+
+    assert len(found.bodies[0]) == 2 * depth
+    assert found.content_type == ("application/json" if depth == 100 else payloads.TEXT)
+
+
+def test_rows_of_what_is_nested_are_counted_once() -> None:
+    value: Any = [1, 2]
+    for _ in range(5000):
+        value = {"dataframe_split": {"data": value}}
+    assert num_rows(value) == 1
+    assert num_rows({"dataframe_split": {"data": [1, 2]}}) == 2
 
 
 @pytest.mark.parametrize(
@@ -180,7 +226,7 @@ def test_a_document_beyond_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(payloads, "MAX_DOCUMENT_BYTES", 2**20)
     with (
         pages(**{"__openapi.json": (200, b" " * 2**21)}) as origin,
-        pytest.raises(ConfigError, match="larger than 1 MiB"),
+        pytest.raises(ConfigError, match="larger than 1MiB"),
     ):
         fetch_openapi(f"{origin}/predict")
 

@@ -96,3 +96,9 @@ def test_a_wrong_template_names_its_rule(template: str, problem: str) -> None:
 
 def alternatives(problem: str) -> list[str]:
     return [problem.replace("web|app", word) for word in ("web", "app")]
+
+
+def test_a_template_nested_without_end_is_refused() -> None:
+    assert from_template("[" * 100 + "]" * 100, num=1).bodies == (b"[" * 100 + b"]" * 100,)
+    with pytest.raises(ConfigError, match="the result is no JSON"):
+        from_template("[" * 100_000 + "]" * 100_000, num=1)

@@ -5,7 +5,6 @@ Many different ones, drawn from a seed, so that no cache of one answer can help 
 
 import http.client
 import ssl
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +14,21 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 import numpy as np
 
+from tailproof.core.clock import monotonic
 from tailproof.core.errors import ConfigError
-from tailproof.load.payloads.openapi import request_body
-from tailproof.load.payloads.scalars import Undrawable
+from tailproof.load import pages
+from tailproof.load.payloads.budget import Exhausted, Undrawable
+from tailproof.load.payloads.openapi import Body, request_body
 from tailproof.load.payloads.templates import Template
+from tailproof.reporting.files import read_regular
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
 NUM_BODIES = 1_000
 """How many are drawn unless told otherwise."""
+FEWEST_BODIES = 50
+"""Where so many take too long to draw, there are as few as this, and with fewer none."""
 MAX_BODIES = 1_000_000
 MAX_FILE_BYTES = 512 * 2**20
 MAX_DOCUMENT_BYTES = 16 * 2**20
@@ -101,23 +105,39 @@ def from_openapi(
     num: int = NUM_BODIES,
     seed: int = 1,
 ) -> Payloads:
-    """`num` JSON bodies that an OpenAPI document says `method path` takes.
+    """`num` JSON bodies that an OpenAPI document says `method path` takes; fewer, but at least
+    FEWEST_BODIES, where so many would take more than about two seconds.
 
     Raises ConfigError when it says no such thing, or says it in a way that cannot be drawn from.
     """
     if isinstance(document, bytes):
         try:
             document = msgspec.json.decode(document, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _NO_JSON as error:
             problem = f"its OpenAPI document is no JSON object ({error}); {NEXT}"
             raise ConfigError("URL", path, problem) from None
     try:
         body = request_body(document, path, method)
-        rng = np.random.default_rng(seed)
-        bodies = tuple(msgspec.json.encode(body.draw(rng)) for _ in range(num))
+        bodies, rows = zip(*_drawn(body, num, np.random.default_rng(seed)), strict=True)
     except Undrawable as error:
         raise ConfigError("URL", path, f"{error}; {NEXT}") from None
-    return Payloads(bodies, _rows_of(bodies), f"openapi {method} {body.path}", JSON, seed)
+    except RecursionError:
+        problem = f"the OpenAPI document is nested too deeply; {NEXT}"
+        raise ConfigError("URL", path, problem) from None
+    return Payloads(bodies, rows, f"openapi {method} {body.path}", JSON, seed)
+
+
+def _drawn(body: Body, num: int, rng: np.random.Generator) -> list[tuple[bytes, int]]:
+    """Bodies and their rows: `num`, or as many as may be drawn. Raises Undrawable."""
+    found: list[tuple[bytes, int]] = []
+    try:
+        while len(found) < num:
+            value = body.draw(rng)
+            found.append((msgspec.json.encode(value), num_rows(value)))
+    except Exhausted:
+        if len(found) < min(num, FEWEST_BODIES):
+            raise
+    return found
 
 
 def fetch_openapi(
@@ -132,11 +152,19 @@ def fetch_openapi(
     Raises ConfigError when the target cannot be reached or has no such document.
     """
     parts = urlsplit(url)
-    deadline = time.monotonic() + timeout
+    origin = parts.scheme, parts.hostname or "", parts.port
+    deadline = monotonic() + timeout
     said = []
     for place in _places(parts.path):
         try:
-            status, body = _get(parts, place, headers, deadline, context)
+            status, body = pages.get(
+                origin,
+                place,
+                seconds=max(0.001, deadline - monotonic()),
+                most=MAX_DOCUMENT_BYTES,
+                headers={"Accept": JSON, **dict(headers)},
+                context=context,
+            )
         except (OSError, ValueError, http.client.HTTPException) as error:
             problem = f"{place} cannot be read: {error or type(error).__name__}; is it up? If it "
             raise ConfigError("URL", _shown(parts), f"{problem}has none, {NEXT}") from None
@@ -152,18 +180,20 @@ def num_rows(value: Any) -> int:
     Known besides a plain list: `instances`, `inputs`, `dataframe_records`, `dataframe_split`, and
     the shape of the first tensor of the Open Inference Protocol.
     """
-    if isinstance(value, list):
-        return max(1, len(value))
     if not isinstance(value, dict):
-        return 1
+        return _length(value)
     if isinstance(split := value.get("dataframe_split"), dict):
-        return num_rows(split.get("data"))
+        return _length(split.get("data"))
     found = next((value[key] for key in _HOLDERS if key in value), None)
     if isinstance(found, dict):  # a list for each column
-        return num_rows(next(iter(found.values()), None))
+        return _length(next(iter(found.values()), None))
     if isinstance(found, list) and found and isinstance(found[0], dict) and _shape(found[0]):
         return max(1, _shape(found[0])[0])
-    return num_rows(found) if isinstance(found, list) else 1
+    return _length(found)
+
+
+def _length(value: Any) -> int:
+    return max(1, len(value)) if isinstance(value, list) else 1
 
 
 _HOLDERS = ("instances", "inputs", "dataframe_records")
@@ -179,11 +209,15 @@ def _rows_of(bodies: Sequence[bytes]) -> tuple[int, ...]:
     return tuple(num_rows(msgspec.json.decode(body)) for body in bodies)
 
 
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading something else raises, or something nested a thousand deep."""
+
+
 def _values(bodies: Sequence[bytes]) -> list[Any] | None:
     """The bodies as JSON values; None: one of them is none."""
     try:
         return [msgspec.json.decode(body) for body in bodies]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NO_JSON:
         return None
 
 
@@ -193,14 +227,9 @@ def _is_json(text: bytes) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        return read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         raise ConfigError("--data", str(path), error.strerror or "cannot be read") from None
-    if len(content) > MAX_FILE_BYTES:
-        problem = f"the file is larger than {MAX_FILE_BYTES // 2**20} MiB"
-        raise ConfigError("--data", str(path), problem)
-    return content
 
 
 def _places(path: str) -> list[str]:
@@ -208,41 +237,6 @@ def _places(path: str) -> list[str]:
     prefix = [part for part in path.split("/") if part][:-1]
     ends = range(min(len(prefix), MAX_DOCUMENT_PLACES - 1), -1, -1)
     return ["/" + "/".join([*prefix[:end], "openapi.json"]) for end in ends]
-
-
-def _get(
-    parts: SplitResult,
-    place: str,
-    headers: Sequence[tuple[str, str]],
-    deadline: float,
-    context: ssl.SSLContext | None,
-) -> tuple[int, bytes]:
-    """The status and body of one GET, all of it before the deadline."""
-    left = max(0.001, deadline - time.monotonic())
-    host, port = parts.hostname or "", parts.port
-    connection = (
-        http.client.HTTPSConnection(host, port, timeout=left, context=context)
-        if parts.scheme == "https"
-        else http.client.HTTPConnection(host, port, timeout=left)
-    )
-    try:
-        connection.request("GET", place, headers={"Accept": JSON, **dict(headers)})
-        response = connection.getresponse()
-        return response.status, _bounded(response, deadline)
-    finally:
-        connection.close()
-
-
-def _bounded(response: http.client.HTTPResponse, deadline: float) -> bytes:
-    parts, size = [], 0
-    while part := response.read1(2**16):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_DOCUMENT_BYTES:
-            raise OSError(f"larger than {MAX_DOCUMENT_BYTES // 2**20} MiB")
-        if time.monotonic() > deadline:
-            raise TimeoutError("timed out")
-    return b"".join(parts)
 
 
 def _describes_paths(body: bytes) -> bool:

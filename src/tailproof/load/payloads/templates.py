@@ -57,7 +57,7 @@ class Template:
         body = "".join([*parts, self._literals[-1]])
         try:
             msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise ConfigError(FLAG, self._text, self._blame(values, str(error))) from None
         return body
 
@@ -139,7 +139,7 @@ def _starts_value(before: str) -> bool:
 def _is_bare(value: str) -> bool:
     try:
         msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
 
