@@ -40,8 +40,9 @@ from tailproof.reporting.document import Document, Limit, Point, Verdict
 ONE_RATE = 30.0
 """Seconds that one rate is measured for, unless `--for` says otherwise."""
 ONE_OF_A_LADDER = 5.0
-COOL_DOWN = 20.0
-"""Seconds at most until a lone request is quick again after a step that overloaded."""
+COOL_DOWN, COOL_DOWN_SHARE = 20.0, 0.05
+"""Seconds, and share of the budget, at most until a lone request is quick again after a step that
+overloaded."""
 COUNTABLE = 10**7
 SPLIT_SECONDS = 10.0
 QUIET_PATIENCE = 3.0
@@ -296,10 +297,11 @@ class Test:
         known = [point.response_seconds.p95 for point in self.stepper.points]
         usual = min((p95 for p95 in known if p95 is not None), default=math.inf)
         quick = max(SURELY_QUICK, 2.0 * usual)
-        deadline, calm = monotonic() + COOL_DOWN, 0
-        while monotonic() < deadline and calm < CALM:
+        longest = min(COOL_DOWN, COOL_DOWN_SHARE * self.job.load.budget)
+        deadline, calm = monotonic() + longest, 0
+        while (left := deadline - monotonic()) > 0 and calm < CALM:
             try:
-                answer = preflight.ask(self.job.target, min(self.job.timeout, COOL_DOWN))
+                answer = preflight.ask(self.job.target, min(self.job.timeout, left))
             except (OSError, http.client.HTTPException):
                 return
             calm = calm + 1 if answer.seconds <= quick else 0
