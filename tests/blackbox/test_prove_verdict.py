@@ -146,7 +146,7 @@ def _is_a_miss(point: dict[str, Any], name: str) -> None:
 def test_overload_that_drains_afterwards_stays_overload(tmp_path: Path) -> None:
     """Everything is answered in the end, most of it late."""
     with known(*HALL, folder=tmp_path) as server:
-        flags = ("--rate", "115/s", "--for", "6s")
+        flags = ("--rate", "115/s", "--for", "10s")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
 
     assert said.point["class"] == "OVERLOAD", said.explained()

@@ -480,7 +480,10 @@ def test_a_percentile_that_is_a_miss_cannot_be_compared() -> None:
 
 # --- for real -------------------------------------------------------------------------------------
 
-SPINNER = "import time\nend = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
+SPINNER = (
+    "import time\nprint('spinning', flush=True)\n"
+    "end = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
+)
 NULL = (
     "from tailproof.load.null import serve\n"
     "serve('127.0.0.1', 0, 0.010, 64, ready=lambda port: print(port, flush=True))"
@@ -526,8 +529,10 @@ def steps(num: int, seconds: float) -> list[Generator]:
 
 @two_cores
 def test_a_tester_beside_a_spinner_knows() -> None:
-    with pinned(HERE, SPINNER):
-        found = steps(2, 2.0)
+    with pinned(HERE, SPINNER) as spinner:
+        assert spinner.stdout is not None
+        spinner.stdout.readline()
+        found = steps(3, 2.0)[1:]  # the first begins while everything still starts
 
     assert [one.ok for one in found] == [False, False]
     assert all(signal(one, "foreign_cpu").bad for one in found)
@@ -538,7 +543,9 @@ def test_a_tester_beside_a_spinner_knows() -> None:
 @pytest.mark.soak
 def test_a_tester_beside_a_spinner_always_knows_and_one_alone_is_trusted() -> None:
     """20 of 20, and at most 1 of 20. Needs a machine without other work."""
-    with pinned(HERE, SPINNER):
+    with pinned(HERE, SPINNER) as spinner:
+        assert spinner.stdout is not None
+        spinner.stdout.readline()
         beside = steps(20, 3.0)
     alone = steps(20, 3.0)
 

@@ -234,7 +234,7 @@ class TestFit:
         class Optional(BaseModel):
             n: int | None = None
 
-        with pytest.raises(ConfigError, match=r"columns\.n = None: the model requires a value"):
+        with pytest.raises(ConfigError, match=r"columns\.n: the model requires a value"):
             Validator.of_class(Optional, Signature(inputs=(Column(name="n", type="int"),)))
 
     @pytest.mark.parametrize(
