@@ -131,7 +131,7 @@ class _ClosedLoop:
 
     def answered(self, connection: Connection, at: float) -> None:
         self.statuses[connection.status] += 1
-        connection.done()
+        connection.done(at)
         if connection.reusable:
             self.ask(connection)
 

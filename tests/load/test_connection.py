@@ -43,7 +43,7 @@ class Heard:
 
     def answered(self, connection: Connection, at: float) -> None:
         self.answers.append((connection.request_id, connection.status, connection.received))
-        connection.done()
+        connection.done(at)
 
     def lost(self, connection: Connection, status: int, at: float) -> None:
         self.ends.append((connection.request_id, status))

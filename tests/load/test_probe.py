@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -283,3 +283,31 @@ def test_tls_as_the_target_says(tmp_path: Path) -> None:
     assert trusting["statuses"] == careless["statuses"] == {"200": 4}
     assert trusting["connect_seconds"] > 0
     assert service.num_connections == 2
+
+
+@pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"])
+def test_a_byte_now_and_then_does_not_hold_a_probe(beginning: bytes) -> None:
+    """Neither in the head nor in the body: the time of a request is for all of it."""
+    over = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        while not over.is_set():
+            with suppress(OSError), listener.accept()[0] as client:
+                client.sendall(beginning or b"HTTP/1.1 200 OK\r\n")
+                while not over.wait(0.02):
+                    client.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.05)
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        try:
+            began = time.monotonic()
+            with pytest.raises(ConfigError, match="no answer"):
+                probe(build(f"http://127.0.0.1:{listener.getsockname()[1]}/", [b"{}"]), 2, 0.3)
+            took = time.monotonic() - began
+        finally:
+            over.set()
+            thread.join()
+
+    assert took < 10.0

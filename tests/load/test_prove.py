@@ -195,6 +195,27 @@ def test_a_search_passes_when_its_limit_is_found_and_bounded(
     assert told.replace("not even 5/s: ", "not even 5/s holds: ") in found.reason
 
 
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "INVALID"),
+        ({"bad": False}, "PASS"),
+        ({"invalidates": False}, "PASS"),
+    ],
+)
+def test_a_proof_against_the_tester_ends_every_other_verdict(
+    changes: dict[str, bool], verdict: str
+) -> None:
+    found = outcome.Outcome("PASS", "the limit is about 105/s", BOUNDED, ("a question",))
+
+    ended = outcome.after_proofs(found, [replaced(LATE, **changes)])
+
+    assert ended.verdict == verdict
+    assert ended.unresolved == ("a question",)
+    assert (ended.limit is None) == ("load-testing yourself: late" in ended.reason)
+    assert (ended.limit is None) == (verdict == "INVALID")
+
+
 # The verdict of a step
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import tailproof
 from tailproof.core.errors import ConfigError
-from tailproof.load.target import allowed, build, is_near, num_rows
+from tailproof.load.target import allowed, build, is_near
 
 URL = "http://127.0.0.1:8000/predict"
 
@@ -138,30 +138,6 @@ def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="--ca-file"):
         build("https://h/", [b""], ca_file=str(path))
-
-
-@pytest.mark.parametrize(
-    ("body", "rows"),
-    [
-        (b'{"a": 1}', 1),
-        (b"[]", 1),
-        (b'[{"a": 1}, {"a": 2}]', 2),
-        (b'{"dataframe_split": {"columns": ["a"], "data": [[1], [2], [3]]}}', 3),
-        (b'{"dataframe_records": [{}, {}]}', 2),
-        (b'{"instances": [1, 2, 3, 4]}', 4),
-        (b'{"inputs": [{"name": "a", "shape": [5, 2], "datatype": "FP32", "data": []}]}', 5),
-        (b'{"inputs": [[1], [2]]}', 2),
-        (b'{"inputs": {"a": [1]}}', 1),
-        (b"\xff\xfe", 1),
-        (b"a,b,c", 1),
-    ],
-)
-def test_rows_of_a_body_are_counted(body: bytes, rows: int) -> None:
-    assert num_rows(body) == rows
-
-
-def test_rows_are_a_mean() -> None:
-    assert build(URL, [b"[1, 2]", b"1"]).rows == 1.5
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,11 @@ STATUS_NAMES = {
 }
 
 
+def status_name(status: int) -> str:
+    """`200`, `429`, `lost`, `timed out`, ...: as reports print it."""
+    return STATUS_NAMES.get(status, str(status))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
     """Columns of equal length, one entry per planned request."""

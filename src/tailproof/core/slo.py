@@ -72,3 +72,8 @@ def latencies(slos: tuple[Slo, ...]) -> tuple[Latency, ...]:
     """The end-to-end latency SLOs among `slos`, tightest threshold first."""
     found = [slo for slo in slos if isinstance(slo, Latency) and slo.signal == "e2e"]
     return tuple(sorted(found, key=lambda slo: slo.threshold))
+
+
+def tightest_threshold(slos: tuple[Slo, ...]) -> float | None:
+    """Seconds of the tightest end-to-end latency SLO; None: there is none."""
+    return next((slo.threshold for slo in latencies(slos)), None)

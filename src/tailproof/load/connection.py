@@ -207,11 +207,11 @@ class Connection(asyncio.Protocol):
             self._transport.write(request[num_taken:])
         return at
 
-    def done(self) -> None:
-        """The answer was taken note of: the next request may go out, or the connection ends."""
+    def done(self, at: float) -> None:
+        """The answer of `at` was taken note of: the next request may go out, or it ends."""
         self.request_id = None
         self.fresh = False
-        self.idle_since = monotonic()
+        self.idle_since = at
         self._rest = None
         if not self.reusable:
             self._transport.abort()

@@ -39,7 +39,12 @@ def make(
     command: str,
 ) -> Job:
     """A whole test. `command` is what the report says to run it again. Raises ConfigError."""
-    for flag, value in (("--users", load.users), ("--spawn-rate", load.spawn_rate)):
+    of_locust = {
+        "--users": load.users,
+        "--spawn-rate": load.spawn_rate,
+        "--run-time": load.run_time,
+    }
+    for flag, value in of_locust.items():
         if value is not None:
             problem = "goes with --locustfile; an open loop has a rate: --rate, --steps or a search"
             raise ConfigError(flag, value, problem)

@@ -58,6 +58,15 @@ def _with_a_pass(
     return Outcome("UNDECIDED", told, limit, unresolved)
 
 
+def after_proofs(ended: Outcome, proven: Sequence[doc.Signal]) -> Outcome:
+    """A proof that the tester was in the number ends every other verdict."""
+    against = next((signal for signal in proven if signal.bad and signal.invalidates), None)
+    if against is None:
+        return ended
+    told = f"you are load-testing yourself: {against.text}"
+    return Outcome("INVALID", told, None, ended.unresolved)
+
+
 def all_passed(points: Sequence[Point]) -> Limit:
     top = max(point.offered for point in points)
     return Limit(rate=top, low=top, high=None, at_least=True)

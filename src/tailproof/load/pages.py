@@ -37,7 +37,7 @@ def get(
     with closing(connection):
         connection.connect()
         with closing(connection.sock) as plain:
-            connection.sock = _Impatient(plain, deadline)
+            connection.sock = Impatient(plain, deadline)
             connection.request("GET", path, headers=dict(headers or {}))
             answer = connection.getresponse()
             return answer.status, _body(answer, most)
@@ -52,7 +52,7 @@ def _body(answer: http.client.HTTPResponse, most: int) -> bytes:
     return body
 
 
-class _Impatient:
+class Impatient:
     """What http.client uses of a socket, where all waiting together ends at the deadline. (The
     timeout of a socket is for one byte, and begins anew with the next.)"""
 

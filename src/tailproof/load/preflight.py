@@ -3,14 +3,15 @@
 import http.client
 import socket
 import ssl
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from tailproof.core.clock import monotonic
 from tailproof.core.errors import ConfigError
 from tailproof.load.connection import tls_context
+from tailproof.load.pages import Impatient
 from tailproof.load.target import Target
 
 KEPT = 4096
@@ -42,35 +43,16 @@ def ask(target: Target, timeout: float, which: int = 0) -> Answer:
     http.client.HTTPException when no answer came.
     """
     begin = monotonic()
-    with closing(_connect(target, timeout)) as connection, _until(begin + timeout, connection):
+    with closing(_connect(target, timeout)) as plain:
         connected = monotonic()
+        connection: Any = Impatient(plain, begin + timeout)
         connection.sendall(target.requests[which])
-        method = target.requests[which].split(b" ", 1)[0].decode("ascii")
-        with closing(http.client.HTTPResponse(connection, method=method)) as response:
+        with closing(http.client.HTTPResponse(connection, method=target.method)) as response:
             response.begin()
             body = _beginning_of(response)
             headers = {name.lower(): value for name, value in response.getheaders()}
-            ended = monotonic()
-            if ended - begin >= timeout:
-                raise TimeoutError
-            return Answer(response.status, connected - begin, ended - connected, headers, body)
-
-
-@contextmanager
-def _until(deadline: float, connection: socket.socket) -> Iterator[None]:
-    """A total deadline: a socket's own timeout starts anew with every byte that drips in."""
-
-    def end() -> None:
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(max(0.0, deadline - monotonic()), end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+            took = monotonic() - connected
+            return Answer(response.status, connected - begin, took, headers, body)
 
 
 def _beginning_of(response: http.client.HTTPResponse) -> bytes:

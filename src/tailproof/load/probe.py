@@ -20,8 +20,9 @@ from tailproof import __version__
 from tailproof.core import statistics
 from tailproof.core.clock import monotonic
 from tailproof.core.errors import ConfigError
-from tailproof.core.recording import LOST, NOT_CONNECTED, NOT_HTTP, STATUS_NAMES, TIMED_OUT
+from tailproof.core.recording import LOST, NOT_CONNECTED, NOT_HTTP, TIMED_OUT, status_name
 from tailproof.load.connection import tls_context
+from tailproof.load.pages import Impatient
 from tailproof.load.server_view import counters, metrics_page
 from tailproof.load.target import Target
 
@@ -157,12 +158,12 @@ def _answer(
     connection: http.client.HTTPConnection, request: bytes, method: str, deadline: float
 ) -> http.client.HTTPResponse:
     """Send, and read to the last byte."""
-    connection.sock.sendall(request)
-    with closing(http.client.HTTPResponse(connection.sock, method=method)) as response:
+    impatient: Any = Impatient(connection.sock, deadline)
+    impatient.sendall(request)
+    with closing(http.client.HTTPResponse(impatient, method=method)) as response:
         response.begin()
         while response.read1(READ_AT_ONCE):
-            if monotonic() > deadline:
-                raise TimeoutError
+            pass
         if response.length:
             raise http.client.IncompleteRead(b"", response.length)
         return response
@@ -182,7 +183,7 @@ def _failure(error: Exception, seconds: float, *, connecting: bool) -> _Exchange
             status = LOST
         case _:
             status = NOT_HTTP
-    problem = str(getattr(error, "strerror", None) or STATUS_NAMES[status])
+    problem = str(getattr(error, "strerror", None) or status_name(status))
     return _Exchange(status, seconds, problem=problem)
 
 
@@ -207,7 +208,7 @@ def _document(target: Target, found: Sequence[_Exchange], grown: dict[str, float
     first, seconds = found[0], [exchange.good_seconds for exchange in found]
     warm = statistics.describe([math.inf if took is None else took for took in seconds[1:]])
     p50 = warm["p50"]
-    statuses = Counter(STATUS_NAMES.get(each.status, str(each.status)) for each in found)
+    statuses = Counter(status_name(each.status) for each in found)
     return Probe(
         tool=f"tailproof {__version__}",
         target=target.url,

@@ -19,7 +19,7 @@ from tailproof import __version__
 from tailproof.core.clock import monotonic
 from tailproof.core.errors import ConfigError
 from tailproof.core.recording import Ints, Recording
-from tailproof.core.slo import latencies
+from tailproof.core.slo import latencies, tightest_threshold
 from tailproof.core.units import format_duration, format_rate, parse_rate
 from tailproof.core.verdict import CALIBRATED
 from tailproof.load import causes, outcome, preflight, proofs, selfcheck
@@ -27,7 +27,7 @@ from tailproof.load.environment import environment
 from tailproof.load.generator import Generator, LoadError
 from tailproof.load.outcome import Outcome
 from tailproof.load.payloads import Payloads
-from tailproof.load.search import Planned, Search, SearchSettings, limit_of
+from tailproof.load.search import Planned, Search, SearchSettings, allowed_share, limit_of
 from tailproof.load.server_view import Observer
 from tailproof.load.settings import LoadSettings
 from tailproof.load.shapes import Shape
@@ -190,6 +190,7 @@ def run(job: Job, listener: Listener, closed_loop: doc.ClosedLoop | None = None)
         test = Test(job, mode, stepper, listener, began)
         ended, broke_off = _outcome(test)
         proven = [] if broke_off else _proofs(job, stepper, ended.limit)
+        ended = outcome.after_proofs(ended, proven)
     result = _document(
         job=job,
         mode=mode,
@@ -248,8 +249,8 @@ class Test:
                 "PASS", f"holds at each of {len(points)} rates", outcome.all_passed(points)
             )
         results = [outcome.result("rate", point.offered, point, 0.0) for point in points]
-        allowed = Search(SearchSettings(), self.job.load.slo).allowed
-        return outcome.of_limit(points, limit_of(results, allowed, self.job.seed), ())
+        limit = limit_of(results, allowed_share(self.job.load.slo), self.job.seed)
+        return outcome.of_limit(points, limit, ())
 
     def _search(self) -> Outcome:
         load = self.job.load
@@ -330,8 +331,8 @@ def _warm_up(job: Job, seconds: float, rate: float | None) -> float:
 
 def _drain(job: Job) -> float:
     """What comes later than this is a miss whatever it says."""
-    thresholds = [getattr(slo, "threshold", 0.0) for slo in job.load.slo]
-    return min(job.timeout, max(2.0, 3.0 * max(thresholds)))
+    loosest = max((slo.threshold for slo in latencies(job.load.slo)), default=0.0)
+    return min(job.timeout, max(2.0, 3.0 * loosest))
 
 
 def _seconds(job: Job, mode: Mode) -> float:
@@ -374,7 +375,10 @@ def _document(
         unexplained=None if tail is None else tail.unexplained,
         primary_cause=None if tail is None else tail.primary,
         tail_point=chosen,
-        generator=doc.Generator(ok=tester.ok, signals=[*tester.signals, *proven]),
+        generator=doc.Generator(
+            ok=tester.ok and not any(signal.bad and signal.invalidates for signal in proven),
+            signals=[*tester.signals, *proven],
+        ),
         warnings=outcome.warnings(points),
         unresolved=list(ended.unresolved),
         confidence=dict(CALIBRATED),
@@ -400,7 +404,13 @@ def _beside_a_closed_loop(found: Document, loop: doc.ClosedLoop) -> Document:
     verdict: Verdict = "INVALID" if found.verdict == "INVALID" else "UNDECIDED"
     points = [replace(point, role="replay") for point in found.points]
     return replace(
-        found, mode="locust", verdict=verdict, reason=reason, points=points, closed_loop=loop
+        found,
+        mode="locust",
+        verdict=verdict,
+        reason=reason,
+        points=points,
+        closed_loop=loop,
+        warnings=[*loop.warnings, *found.warnings],
     )
 
 
@@ -408,8 +418,7 @@ def _proofs(job: Job, stepper: Stepper, limit: Limit | None) -> list[doc.Signal]
     """Could the tester have sent that much? Asked of a limit; one rate has its own evidence."""
     if limit is None or limit.low is None:
         return []
-    threshold = min((slo.threshold for slo in latencies(job.load.slo)), default=None)
-    processes = job.load.processes
+    threshold, processes = tightest_threshold(job.load.slo), job.load.processes
     found = [proofs.null_calibration(job.target, processes, limit.low, threshold, job.seed)]
     if job.load.split_test:
         load = Load("split", limit.low, SPLIT_SECONDS, warm_up=1.0, drain=2.0)

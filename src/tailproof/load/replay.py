@@ -61,6 +61,7 @@ def run(
         requests=len(steady),
         rate=rate,
         response_seconds=Percentiles(**describe(steady.response)),
+        warnings=list(found.warnings),
     )
     made = _job(url, settings, again, found, environ=environ, command=command)
     return prove.run(made, listener, loop)
@@ -83,7 +84,9 @@ def _job(
     sent = found.requests.payload
     made = job.of_target(
         replace(targets[0], requests=requests, url=url),
-        Payloads(bodies, rows, f"locustfile, {len(routes)} routes", targets[0].method),
+        Payloads(
+            bodies, rows, f"locustfile, {len(routes)} routes", routes[0].payloads.content_type
+        ),
         settings,
         load,
         command,

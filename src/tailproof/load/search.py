@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tailproof.core.saturation import Class, Verdict
-from tailproof.core.slo import Availability, Slo, latencies
+from tailproof.core.slo import Availability, Slo, latencies, tightest_threshold
 from tailproof.core.statistics import crossing, crossing_interval, share_bounds
 from tailproof.core.units import format_rate
 from tailproof.reporting.document import Limit, Role
@@ -287,8 +287,8 @@ class Search:
 
     def __init__(self, settings: SearchSettings, slos: Sequence[Slo]) -> None:
         self.settings = settings
-        self.allowed = _allowed(slos)
-        self._threshold = min((slo.threshold for slo in latencies(tuple(slos))), default=0.0)
+        self.allowed = allowed_share(slos)
+        self._threshold = tightest_threshold(tuple(slos)) or 0.0
         self.results: list[Result] = []
         """All that were added, at the rates that were planned."""
         self.done = ""
@@ -625,7 +625,7 @@ def _widest_gap(rates: list[float]) -> tuple[float, float]:
     return max((rates[0], rates[1]), (rates[-2], rates[-1]), key=lambda gap: gap[1] / gap[0])
 
 
-def _allowed(slos: Sequence[Slo]) -> float:
+def allowed_share(slos: Sequence[Slo]) -> float:
     """Share of misses: of the tightest latency SLO, else of the availability."""
     found = latencies(tuple(slos))
     if found:

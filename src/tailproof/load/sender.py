@@ -276,7 +276,7 @@ class Step:
             and at - self._due[index] <= self._threshold
         ):
             self._num_in_time += 1
-        connection.done()
+        connection.done(at)
         self._resolve(index, status)
         if connection.reusable:
             self._serve(connection)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self, cast
 
 import msgspec
 import numpy as np
@@ -65,18 +65,34 @@ class Shape(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Poisson:
-    """Independent users."""
+class _AtARate:
+    """A shape that is given its mean rate and lasts as long as is asked for."""
 
+    __slots__ = ()
     needs_rate = True
     fixed_seconds = None
 
-    def steady(self) -> Shape:
-        return self
+    def steady(self) -> "Shape":
+        return cast("Shape", self)
 
     def peak_rate(self, rate: float | None) -> float:
         return _needed(rate, self)
+
+
+class _AtItsOwn:
+    """A shape that brings its rates and lasts as long as is asked for."""
+
+    __slots__ = ()
+    needs_rate = False
+    fixed_seconds = None
+
+    def steady(self) -> Self:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson(_AtARate):
+    """Independent users."""
 
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         return arrivals.poisson(_needed(rate, self), seconds, seed)
@@ -86,17 +102,8 @@ class Poisson:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(_AtARate):
     """A metronome."""
-
-    needs_rate = True
-    fixed_seconds = None
-
-    def steady(self) -> Shape:
-        return self
-
-    def peak_rate(self, rate: float | None) -> float:
-        return _needed(rate, self)
 
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         return arrivals.constant(_needed(rate, self), seconds)
@@ -106,18 +113,10 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Gamma:
+class Gamma(_AtARate):
     """Gaps with a coefficient of variation of 1 / sqrt(shape)."""
 
     shape: float
-    needs_rate = True
-    fixed_seconds = None
-
-    def steady(self) -> Shape:
-        return self
-
-    def peak_rate(self, rate: float | None) -> float:
-        return _needed(rate, self)
 
     def schedule(self, rate: float | None, seconds: float, seed: int) -> Schedule:
         return arrivals.gamma(_needed(rate, self), seconds, self.shape, seed)
@@ -127,13 +126,11 @@ class Gamma:
 
 
 @dataclass(frozen=True, slots=True)
-class Spike:
+class Spike(_AtARate):
     """`factor` times the rate for a while in the middle."""
 
     factor: float
     spike_seconds: float
-    needs_rate = True
-    fixed_seconds = None
 
     def steady(self) -> Shape:
         return Poisson()
@@ -153,16 +150,11 @@ class Spike:
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(_AtItsOwn):
     """From one rate to another."""
 
     from_rate: float
     to_rate: float
-    needs_rate = False
-    fixed_seconds = None
-
-    def steady(self) -> Shape:
-        return self
 
     def peak_rate(self, rate: float | None) -> float:
         return max(self.from_rate, self.to_rate)
@@ -176,15 +168,10 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(_AtItsOwn):
     """Equal parts of the time at each of several rates."""
 
     rates: tuple[float, ...]
-    needs_rate = False
-    fixed_seconds = None
-
-    def steady(self) -> Shape:
-        return self
 
     def peak_rate(self, rate: float | None) -> float:
         del rate
@@ -260,7 +247,7 @@ def parse(text: str) -> Shape:
         raise ConfigError(FLAG, text, str(error)) from None
 
 
-def _needed(rate: float | None, shape: Shape) -> float:
+def _needed(rate: float | None, shape: object) -> float:
     if rate is None:
         raise ConfigError(FLAG, str(shape), "this needs a rate: give --rate")
     return rate

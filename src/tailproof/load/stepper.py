@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from tailproof.core.arrivals import Schedule
-from tailproof.core.recording import STATUS_NAMES, Floats, Ints
+from tailproof.core.recording import Floats, Ints, status_name
 from tailproof.core.saturation import achieved, advice, classify
-from tailproof.core.slo import Slo, latencies
+from tailproof.core.slo import Slo, latencies, tightest_threshold
 from tailproof.core.statistics import describe
 from tailproof.core.verdict import Judgement, judge
 from tailproof.load import selfcheck
@@ -71,7 +71,6 @@ class Stepper:
     has_base: bool
     """The first step is the light one that the others are compared with."""
     points: list[Point] = field(default_factory=list)
-    num_sent: int = 0
 
     def __call__(self, load: Load, progress: Progress | None = None) -> Point:
         index = len(self.points)
@@ -80,7 +79,6 @@ class Stepper:
         with selfcheck.Surroundings(self.generator.pids) as surroundings:
             sent = self.generator.run(plan, progress)
         server = self.observer.since(before, int(np.sum(sent.recording.good)))
-        self.num_sent += len(plan.intended)
         data = StepData(
             index,
             sent.recording,
@@ -91,7 +89,7 @@ class Stepper:
             rows=float(np.mean(self.row_counts[plan.payload])) if len(plan.payload) else 1.0,
         )
         runs.write_step(self.folder, data)
-        tester = selfcheck.check(plan, sent, self._tightest(), surroundings, server)
+        tester = selfcheck.check(plan, sent, tightest_threshold(self.slos), surroundings, server)
         self.points.append(self._point(load, data, sent, tester, server))
         return self.points[-1]
 
@@ -125,13 +123,11 @@ class Stepper:
 
     def _ready(self, load: Load) -> int:
         """As many connections as are in use when every request takes the time of the SLO."""
-        needed = 1 if load.rate is None else round(load.rate * (self._tightest() or 0.1))
+        needed = (
+            1 if load.rate is None else round(load.rate * (tightest_threshold(self.slos) or 0.1))
+        )
         cap = self.max_connections or 1000
         return max(1, min(needed, cap, 1000))
-
-    def _tightest(self) -> float | None:
-        found = latencies(self.slos)
-        return found[0].threshold if found else None
 
     def _hopeless(self, intended: Schedule, load: Load) -> tuple[float, float] | None:
         """When to end a step early: at three times the misses that the most demanding latency SLO
@@ -227,10 +223,8 @@ def combine(
 
 def _statuses(status: Ints) -> dict[str, int]:
     values, counts = np.unique(status, return_counts=True)
-    return {
-        STATUS_NAMES.get(value, str(value)): count
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True)
-    }
+    pairs = zip(values.tolist(), counts.tolist(), strict=True)
+    return {status_name(value): count for value, count in pairs}
 
 
 def _percentiles(values: Floats) -> Percentiles:

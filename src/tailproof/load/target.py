@@ -8,11 +8,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
-
-import msgspec
-import numpy as np
 
 import tailproof
 from tailproof.core.errors import ConfigError
@@ -50,8 +46,6 @@ class Target:
     """Certificates (PEM) that are trusted instead of the system's; None: the system's."""
     insecure: bool = False
     """Take any certificate."""
-    rows: float = 1.0
-    """Mean number of rows in a request."""
 
 
 def build(
@@ -101,7 +95,6 @@ def build(
         method=method,
         ca_file=ca_file,
         insecure=insecure,
-        rows=float(np.mean([num_rows(body) for body in bodies])),
     )
 
 
@@ -131,30 +124,6 @@ def is_near(address: str) -> bool:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
     return any(found in network for network in _NEAR if network.version == found.version)
-
-
-def num_rows(body: bytes) -> int:
-    """How many rows a JSON body of a prediction holds, in the forms of the common protocols: a
-    list, MLflow's, `instances`, V2 `inputs`. 1 for everything else."""
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return 1
-    if isinstance(found, dict):
-        found = _table(found)
-    return len(found) if isinstance(found, list) and found else 1
-
-
-def _table(document: dict[str, Any]) -> Any:
-    split = document.get("dataframe_split")
-    if isinstance(split, dict):
-        return split.get("data")
-    match document.get("inputs"):
-        case [{"shape": [int(rows), *_]}, *_] if 0 < rows < 2**31:
-            return [None] * rows
-        case list(plain):
-            return plain
-    return document.get("dataframe_records") or document.get("instances")
 
 
 # --- the URL --------------------------------------------------------------------------------------

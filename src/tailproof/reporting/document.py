@@ -158,6 +158,7 @@ class ClosedLoop(Struct, kw_only=True, frozen=True):
     """Requests a second that they reached."""
     response_seconds: Percentiles
     """From the send, as such tools count."""
+    warnings: list[str] = []
 
 
 class Environment(Struct, kw_only=True, frozen=True):

@@ -244,3 +244,31 @@ def test_nobody_there_and_nobody_answering() -> None:
             fetch_openapi(
                 f"https://127.0.0.1:{port}/predict", (), 0.1, ssl.create_default_context()
             )
+
+
+@pytest.mark.parametrize(
+    ("body", "rows"),
+    [
+        (b'{"a": 1}', 1),
+        (b"[]", 1),
+        (b'[{"a": 1}, {"a": 2}]', 2),
+        (b'{"dataframe_split": {"columns": ["a"], "data": [[1], [2], [3]]}}', 3),
+        (b'{"dataframe_records": [{}, {}]}', 2),
+        (b'{"instances": [1, 2, 3, 4]}', 4),
+        (b'{"inputs": [{"name": "a", "shape": [5, 2], "datatype": "FP32", "data": []}]}', 5),
+        (b'{"inputs": [[1], [2]]}', 2),
+        (b'{"inputs": {"a": [1]}}', 1),
+        (b"\xff\xfe", 1),
+        (b"a,b,c", 1),
+    ],
+)
+def test_rows_of_a_body_are_counted(tmp_path: Path, body: bytes, rows: int) -> None:
+    (tmp_path / "bodies").write_bytes(body)
+
+    assert from_file(tmp_path / "bodies").rows == (rows,)
+
+
+def test_rows_are_a_mean(tmp_path: Path) -> None:
+    (tmp_path / "bodies").write_bytes(b"[1, 2]\n1")
+
+    assert from_file(tmp_path / "bodies").mean_rows == 1.5
