@@ -11,6 +11,7 @@ import numpy as np
 
 from closed_loop import Busy
 from coldstart import ColdStart
+from peers.picture import Limits, picture
 from processes import Foreign
 from tailproof.core.recording import Floats, Recording
 from tailproof.core.slo import Latency
@@ -18,6 +19,8 @@ from tailproof.core.statistics import percentile
 from tailproof.reporting.document import Document
 
 SLO = Latency(95.0, 0.050)
+OURS = ("tailproof", "handmade", "raw")
+"""What is in the table of all details."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,35 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Overload:
+    """What came of a multiple of the limit. Rates a second, time in seconds, shares 0-1."""
+
+    offered: float
+    goodput: float
+    """Good answers within the SLO's threshold."""
+    refused: float
+    """Answered 429 or 503."""
+    failed: float
+    """Without an answer before the client went away, or with another error."""
+    answered_p95: float | None
+    """Of the good answers, from when the request was due. None: there was none."""
+    client_ok: bool
+    """False: the client was in the number."""
+
+    @classmethod
+    def of(cls, recording: Recording, seconds: float, *, client_ok: bool) -> "Overload":
+        """Of all requests that were due within `seconds`."""
+        return cls(
+            offered=len(recording) / seconds,
+            goodput=float(np.sum(recording.response <= SLO.threshold)) / seconds,
+            refused=float(np.mean(recording.refused)),
+            failed=float(np.mean(~recording.refused & ~recording.good)),
+            answered_p95=percentile(recording.response[recording.good], 95.0),
+            client_ok=client_ok,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """What one round found out about one contender."""
 
@@ -56,6 +88,9 @@ class Round:
     lone: dict[str, Any]
     others: Foreign
     """While the limit was searched."""
+    ready_seconds: float | None = None
+    """From the creation of its process to its first right answer."""
+    overload: Overload | None = None
 
     @property
     def at_least(self) -> bool:
@@ -71,6 +106,8 @@ class Round:
             "closed_loop": asdict(self.cost) | {"rate": self.cost.busy.rate},
             "lone": self.lone,
             "others": asdict(self.others),
+            "ready_seconds": self.ready_seconds,
+            "overload": asdict(self.overload) if self.overload else None,
         }
 
 
@@ -98,19 +135,30 @@ def _percentiles(values: Floats) -> dict[str, float | None]:
 class Findings:
     """Everything measured, in order."""
 
-    rounds: dict[str, list[Round]] = field(default_factory=dict)
+    rounds: dict[str, list[Round | None]] = field(default_factory=dict)
+    """None: the contender failed in this round."""
     cold: ColdStart | None = None
     memory: dict[str, Any] | None = None
+    faults: dict[str, str] = field(default_factory=dict)
+    """Why a contender was not measured, in all rounds or in the last that failed."""
+    titles: dict[str, str] = field(default_factory=dict)
+    """How a picture names them."""
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of packages of contenders that have an environment of their own."""
+
+    def measured(self, name: str) -> list[Round]:
+        """The rounds in which this contender did not fail."""
+        return [entry for entry in self.rounds.get(name, []) if entry is not None]
 
     def median(self, name: str, value: Callable[[Round], float | None]) -> list[float]:
         """`value` of every round of one contender where it is known: median, lowest, highest."""
-        found = [entry for entry in map(value, self.rounds.get(name, [])) if entry is not None]
+        found = [entry for entry in map(value, self.measured(name)) if entry is not None]
         return [statistics.median(found), min(found), max(found)] if found else []
 
     def ratios(self, over: str, under: str, value: Callable[[Round], float | None]) -> list[float]:
         """Round by round, `value` of one over that of another: median, lowest, highest."""
         pairs = zip(self.rounds.get(over, []), self.rounds.get(under, []), strict=False)
-        values = [(value(first), value(second)) for first, second in pairs]
+        values = [(value(first), value(second)) for first, second in pairs if first and second]
         found = [first / second for first, second in values if first and second]
         return [statistics.median(found), min(found), max(found)] if found else []
 
@@ -144,21 +192,20 @@ def lone_of(key: str) -> Callable[[Round], float | None]:
 
 
 def lines(findings: Findings) -> list[str]:
-    """The table: medians over the rounds, lowest and highest in brackets."""
-    shown = [f"{'(median [lowest .. highest])':34}" + "".join(f"{n:>30}" for n in findings.rounds)]
+    """The table of what is ours: medians over the rounds, lowest and highest in brackets."""
+    names = [name for name in OURS if findings.measured(name)]
+    shown = [f"{'(median [lowest .. highest])':34}" + "".join(f"{n:>30}" for n in names)]
 
     def cells(title: str, found: Sequence[str]) -> None:
         shown.append(f"{title:34}" + "".join(f"{cell:>30}" for cell in found))
 
     def row(title: str, value: Callable[[Round], float | None], scale: float, digits: int) -> None:
-        names = findings.rounds
         cells(title, [_spread(findings.median(name, value), scale, digits) for name in names])
 
-    limits = [_limit_cell(findings, name) for name in findings.rounds]
-    cells(f"highest rate with {SLO}, /s", limits)
+    cells(f"highest rate with {SLO}, /s", [_limit_cell(findings, name) for name in names])
     row("  highest that passed, /s", passed_of, 1.0, 0)
     row("  lowest that failed, /s", failed_of, 1.0, 0)
-    cells("  verdicts of the rounds", [_verdicts(found) for found in findings.rounds.values()])
+    cells("  verdicts of the rounds", [_verdicts(findings, name) for name in names])
     row("closed loop, good answers, /s", lambda entry: entry.cost.busy.rate, 1.0, 0)
     row("closed loop, refused, %", lambda entry: entry.cost.busy.bad_share, 100.0, 1)
     row("CPU a request, us", cpu_of, 1e6, 1)
@@ -170,12 +217,72 @@ def lines(findings: Findings) -> list[str]:
     row("others on the server's core, %", lambda entry: entry.others.server_core, 100.0, 0)
     shown.append("")
     for over, under in (("tailproof", "handmade"), ("tailproof", "raw")):
-        sign = _bound(findings, over, under)
-        ratio = _spread(findings.ratios(over, under, limit_of), 1.0, 2, sign)
-        shown.append(f"{f'limit: {over} / {under}':50} {ratio}")
+        shown.append(f"{f'limit: {over} / {under}':50} {_ratio_cell(findings, over, under)}")
     ratio = _spread(findings.ratios("tailproof", "raw", cpu_of), 1.0, 2)
     shown.append(f"{'CPU a request: tailproof / raw (promised <= 2.5)':50} {ratio}")
     return shown + _cold_lines(findings.cold) + _memory_lines(findings.memory)
+
+
+def side_by_side(findings: Findings) -> list[str]:
+    """A line for each contender, the highest limit first; then those that failed."""
+    head = ("limit, /s", "tailproof holds", "CPU, us", "refused, %", "lone, ms", "ready, s")
+    shown = [_cells("", (*head, "verdicts"))]
+    for name in by_limit(findings):
+        cells = (
+            _limit_cell(findings, name),
+            _ratio_cell(findings, "tailproof", name),
+            _spread(findings.median(name, cpu_of), 1e6, 0),
+            _spread(findings.median(name, lambda entry: entry.cost.busy.bad_share), 100.0, 0),
+            _spread(findings.median(name, lone_of("seconds")), 1e3, 2),
+            _spread(findings.median(name, lambda entry: entry.ready_seconds), 1.0, 1),
+            _verdicts(findings, name),
+        )
+        shown.append(_cells(name, cells))
+    return [*shown, *_overload_lines(findings), *_fault_lines(findings)]
+
+
+def by_limit(findings: Findings) -> list[str]:
+    """The contenders that were measured, the highest limit first."""
+    limits = {name: findings.median(name, limit_of) for name in findings.rounds}
+    found = [name for name in limits if findings.measured(name)]
+    return sorted(found, key=lambda name: -limits[name][0] if limits[name] else 0.0)
+
+
+def _overload_lines(findings: Findings) -> list[str]:
+    shown = []
+    for name in by_limit(findings):
+        found = [entry.overload for entry in findings.measured(name) if entry.overload]
+        if found:
+            late = [one.answered_p95 for one in found if one.answered_p95 is not None]
+            cells = (
+                _spread(_three([one.offered for one in found]), 1.0, 0),
+                _spread(_three([one.goodput for one in found]), 1.0, 0),
+                _spread(_three(late), 1e3, 0),
+                _spread(_three([one.refused for one in found]), 100.0, 0),
+                _spread(_three([one.failed for one in found]), 100.0, 0),
+                "" if all(one.client_ok for one in found) else "the client was late",
+            )
+            shown.append(_cells(name, cells))
+    head = ("offered, /s", "in time, /s", "P95 of answers, ms", "refused, %", "failed, %", "")
+    return ["", _cells("overload", head), *shown] if shown else []
+
+
+def _fault_lines(findings: Findings) -> list[str]:
+    shown = []
+    for name, reason in findings.faults.items():
+        num, failed = len(findings.rounds.get(name, [])), findings.rounds.get(name, []).count(None)
+        what = "not measured" if failed == num else f"failed in {failed} of {num} rounds"
+        shown.append(f"{name}: {what}: {reason}")
+    return shown
+
+
+def _cells(name: str, cells: Sequence[str]) -> str:
+    return f"{name:12}" + "".join(f" {cell:>25}" for cell in cells)
+
+
+def _ratio_cell(findings: Findings, over: str, under: str) -> str:
+    sign = _bound(findings, over, under)
+    return _spread(findings.ratios(over, under, limit_of), 1.0, 2, sign)
 
 
 def _limit_cell(findings: Findings, name: str) -> str:
@@ -184,14 +291,14 @@ def _limit_cell(findings: Findings, name: str) -> str:
 
 def _bound(findings: Findings, over: str, under: str = "") -> str:
     """What stands before a limit, or the ratio of two, when one was not reached; `?`: neither."""
-    at_least = [any(one.at_least for one in findings.rounds.get(n, [])) for n in (over, under)]
+    at_least = [any(one.at_least for one in findings.measured(name)) for name in (over, under)]
     if all(at_least):
         return "? "
     return ">= " if at_least[0] else "<= " if at_least[1] else ""
 
 
-def _verdicts(entries: Sequence[Round]) -> str:
-    counts = Counter(entry.proof.verdict for entry in entries)
+def _verdicts(findings: Findings, name: str) -> str:
+    counts = Counter(entry.proof.verdict for entry in findings.measured(name))
     return ", ".join(f"{num} {verdict}" for verdict, num in counts.items())
 
 
@@ -231,20 +338,44 @@ def _spread(found: list[float], scale: float, digits: int, sign: str = "") -> st
     return f"{sign}{middle} [{lowest} .. {highest}]"
 
 
+def drawn(findings: Findings) -> str:
+    """The limits as a picture, the highest first; `raw` is left out, for it has no model."""
+    names = [name for name in by_limit(findings) if name != "raw"]
+    names += [name for name in findings.faults if name not in names]
+    entries = [_limits(findings, name) for name in names]
+    return picture(entries, f"Highest rate with {SLO}: every round, and the median")
+
+
+def _limits(findings: Findings, name: str) -> Limits:
+    entries = findings.measured(name)
+    return Limits(
+        label=findings.titles.get(name, name),
+        rates=[rate for rate in map(limit_of, entries) if rate is not None],
+        at_least=any(entry.at_least for entry in entries),
+        note="no limit found" if entries else "not measured",
+        ours=name == "tailproof",
+    )
+
+
 def document(findings: Findings, known: dict[str, Any], effort: dict[str, Any]) -> dict[str, Any]:
     """Everything, in plain types."""
     return {
         "machine": known,
         "slo": str(SLO),
         "effort": effort,
+        "versions": findings.versions,
+        "faults": findings.faults,
         "rounds": {
-            name: [entry.to_json() for entry in entries]
+            name: [entry and entry.to_json() for entry in entries]
             for name, entries in findings.rounds.items()
         },
         "limit": {name: findings.median(name, limit_of) for name in findings.rounds},
         "verdicts": {
-            name: [entry.proof.verdict for entry in entries]
+            name: [entry and entry.proof.verdict for entry in entries]
             for name, entries in findings.rounds.items()
+        },
+        "tailproof_over": {
+            name: findings.ratios("tailproof", name, limit_of) for name in findings.rounds
         },
         "limit_over_handmade": findings.ratios("tailproof", "handmade", limit_of),
         "cpu_over_raw": findings.ratios("tailproof", "raw", cpu_of),

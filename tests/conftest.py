@@ -2,9 +2,18 @@
 
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")
+
+# no test learns from an earlier run, or leaves anything for the next
+_caches = tempfile.TemporaryDirectory(prefix="tailproof-caches-")
+os.environ["XDG_CACHE_HOME"] = _caches.name
 
 
 @pytest.fixture

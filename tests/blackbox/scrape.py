@@ -50,8 +50,10 @@ async def scrape(port: int) -> Scrape:
     )
 
 
-async def until_gauge(server: Server, name: str, value: float, within: float = 10.0) -> Scrape:
-    """Wait until a gauge of the model has exactly this value; returns that reading.
+async def until_gauge(
+    server: Server, name: str, value: float, within: float = 10.0, **labels: str
+) -> Scrape:
+    """Wait until a gauge or counter of the model has exactly this value; returns that reading.
 
     Raises AssertionError naming the gauge and what it stayed at.
     """
@@ -59,7 +61,7 @@ async def until_gauge(server: Server, name: str, value: float, within: float = 1
 
     async def reached() -> Scrape | None:
         reading = await scrape(server.port)
-        last[0] = reading.find(name, model=server.name)
+        last[0] = reading.find(name, model=server.name, **labels)
         return reading if last[0] == value else None
 
     try:

@@ -11,7 +11,7 @@ from .conftest import Servers
 from .http_client import Connection, encode, run
 from .model_log import executions
 from .processes import frozen
-from .scrape import scrape, until_inflight, until_waiting
+from .scrape import scrape, until_gauge, until_inflight, until_waiting
 from .server import Server
 from .traffic import JSON, Client, payload
 
@@ -22,7 +22,7 @@ SLACK = 5
 
 def source(log: Path) -> str:
     """A model that says what it computed."""
-    return f"fake:?fixed=200ms&max=16&log={log}"
+    return f"fake:?fixed=20ms&max=16&log={log}"
 
 
 async def queued_cancels_are_not_computed(server: Server, log: Path, count: int = 200) -> None:
@@ -109,8 +109,8 @@ async def leaving_anywhere_leaves_nothing(server: Server, count: int = 120, seed
             for _ in range(count)
         )
     )
-    await until_inflight(server, 0)
-    await until_waiting(server, 0)
+    await until_inflight(server, 0, within=SLACK)
+    await until_waiting(server, 0, within=SLACK)
     assert (await Client(server.port).predict()).status == 200
 
     async def balanced() -> bool:
@@ -122,6 +122,119 @@ async def leaving_anywhere_leaves_nothing(server: Server, count: int = 120, seed
         return received == ended
 
     await server.until(balanced, "received = the sum of the outcomes", SLACK)
+
+
+async def waste_is_counted(server: Server, log: Path) -> None:
+    """Callers leave while their batch is computed, others while they wait behind it: wasted are
+    the rows that the model computed for those who had left, and no others."""
+    await server.until_ready()
+    client = Client(server.port)
+    with frozen(server.worker()):
+        leaving = [await client.begin(20, fresh=True)]  # of which 16 make the batch
+        await until_inflight(server, 1)
+        await until_waiting(server, 4)
+        leaving += [await client.begin(rows, fresh=True) for rows in (None, 2, 30)]
+        await until_waiting(server, 37)
+        staying = await client.begin(3, fresh=True)
+        await until_waiting(server, 40)
+        for number, one in enumerate(leaving):
+            await client.leave(one, reset=bool(number % 2))
+        await until_inflight(server, 1)
+        await until_waiting(server, 3)
+    assert (await client.finish(staying)).status == 200
+    assert (await client.predict()).status == 200
+    computed = executions(log)
+    wasted = sum(computed[value] for one in leaving for value in one.attempt.values)
+    assert wasted == 16, f"{wasted} rows were computed for callers who had left"
+    name, within = "tailproof_wasted_rows_total", 3.0
+    await until_gauge(server, name, wasted, within, reason="cancelled")
+    stages = (await scrape(server.port)).by("tailproof_cancelled_total", "stage")
+    assert stages == {("execute",): 1, ("queue",): 3}, f"left by stage: {stages}"
+    verdict = client.judge()
+    assert verdict.clean, str(verdict)
+    assert verdict.counts == {"cancelled": 4, "ok": 2}
+
+
+WASTING = "fake:?fixed=20ms&max=16"
+
+
+@pytest.mark.parametrize("flaw", [None, ""], ids=["tailproof", "flawless"])
+def test_waste_is_counted(servers: Servers, flaw: str | None, tmp_path: Path) -> None:
+    log = tmp_path / "model.log"
+    run(waste_is_counted(servers.launch(flaw, f"{WASTING}&log={log}", *FLAGS), log))
+
+
+@pytest.mark.parametrize(
+    ("flaw", "complaint"),
+    [
+        ("forgets-waste", "tailproof_wasted_rows_total stayed at None"),
+        ("overcounts-waste", "tailproof_wasted_rows_total stayed at 20"),
+        ("computes-silently", "53 rows were computed for callers who had left"),
+    ],
+)
+def test_a_false_account_of_waste_is_caught(
+    servers: Servers, flaw: str, complaint: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "model.log"
+    server = servers.launch(flaw, f"{WASTING}&log={log}", *FLAGS)
+    with pytest.raises(AssertionError, match=complaint):
+        run(waste_is_counted(server, log))
+
+
+async def the_waste_of_a_crowd_is_counted(server: Server, log: Path, count: int) -> None:
+    """Callers of 1 to 20 rows come steadily and half of them leave at a random moment: wasted are
+    as many rows as the model computed of their requests."""
+    await server.until_ready()
+    client = Client(server.port)
+    draw = random.Random(12)
+
+    async def one() -> None:
+        held = await client.begin(draw.randint(1, 20), fresh=True)
+        if draw.random() < 0.5:
+            await client.finish(held)
+            return
+        await asyncio.sleep(draw.uniform(0.0, 0.1))
+        await client.leave(held, reset=draw.random() < 0.5)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(count):
+            tasks.create_task(one())
+            await asyncio.sleep(0.015)
+    reading = await until_inflight(server, 0)
+    assert (await client.predict()).status == 200
+    left = reading.value("tailproof_cancelled_total", model=server.name)
+    assert left > count / 8, f"only {left:g} left before their answer: this run proves little"
+    # Who left when his answer was under way has got it, as far as the server can know.
+    told = {record["request_id"]: record["outcome"] for record in server.access_records()}
+    computed = executions(log)
+    wasted = sum(
+        computed[value]
+        for attempt in client.history
+        if told.get(attempt.request_id) == "cancelled"
+        for value in attempt.values
+    )
+    await until_gauge(server, "tailproof_wasted_rows_total", wasted, 3.0, reason="cancelled")
+
+
+@pytest.mark.soak
+def test_the_waste_of_a_crowd_is_counted(servers: Servers, tmp_path: Path) -> None:
+    log = tmp_path / "model.log"
+    server = servers.launch(None, f"{WASTING}&log={log}", *FLAGS)
+    run(the_waste_of_a_crowd_is_counted(server, log, 2000))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("flaw", ["", "overcounts-waste"])
+def test_a_false_account_of_a_crowd_is_caught(servers: Servers, flaw: str, tmp_path: Path) -> None:
+    """And a true one is not."""
+    log = tmp_path / "model.log"
+    server = servers.launch(flaw, f"{WASTING}&log={log}", *FLAGS)
+    scenario = the_waste_of_a_crowd_is_counted(server, log, 60)
+    if not flaw:
+        run(scenario)
+        return
+    with pytest.raises(AssertionError, match="tailproof_wasted_rows_total stayed at"):
+        run(scenario)
 
 
 @pytest.mark.parametrize("flaw", [None, ""], ids=["tailproof", "flawless"])

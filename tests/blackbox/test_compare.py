@@ -10,9 +10,9 @@ from .prove import FAIL, OPEN, PASS, USAGE, Known, Said, known, prove_validly, t
 SAME = ("no difference", "undecided")
 
 
-def _run(server: Known, folder: Path, name: str, seed: int, seconds: int = 2) -> str:
+def _run(server: Known, folder: Path, name: str, seed: int) -> str:
     """One measurement at 150/s; returns the run's folder."""
-    flags = ("--rate", "150/s", "--for", f"{seconds}s", "--seed", str(seed), "--out", name)
+    flags = ("--rate", "150/s", "--for", "1500ms", "--seed", str(seed), "--out", name)
     return str(prove_validly(server.url, *flags, folder=folder, slo="p95 < 2s").run)
 
 
@@ -25,51 +25,54 @@ def _compare(folder: Path, before: str, after: str) -> Said:
     return tailproof("compare", before, after, "--json", folder=folder)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs are kept that several tests compare."""
+    return tmp_path_factory.mktemp("compare")
+
+
+@pytest.fixture(scope="module")
+def before(folder: Path) -> str:
+    with _serve(folder, "200ms", 1) as server:
+        return _run(server, folder, "before", seed=1)
+
+
 @two_cores
-def test_a_server_against_itself(tmp_path: Path) -> None:
-    """Interleaved, so that a drift of the machine meets both."""
-    with _serve(tmp_path, "200ms", 1) as one, _serve(tmp_path, "200ms", 2) as other:
-        first = [_run(one, tmp_path, f"a{i}", seed=i) for i in (1, 2)]
-        second = [_run(other, tmp_path, f"b{i}", seed=10 + i) for i in (1, 2)]
+def test_a_server_against_itself(folder: Path, before: str) -> None:
+    with _serve(folder, "200ms", 2) as server:
+        after = _run(server, folder, "again", seed=2)
 
-    for before, after in zip(first, second, strict=True):
-        said = _compare(tmp_path, before, after)
-        assert said.document["outcome"] in SAME, said
-        assert said.code == (PASS if said.document["outcome"] == "no difference" else OPEN)
+    said = _compare(folder, before, after)
+
+    assert said.document["outcome"] in SAME, said
+    assert said.code == (PASS if said.document["outcome"] == "no difference" else OPEN)
 
 
 @two_cores
-def test_slower_is_worse_and_faster_is_better(tmp_path: Path) -> None:
+def test_slower_is_worse_and_faster_is_better(folder: Path, before: str) -> None:
     """30%, in both directions."""
-    with _serve(tmp_path, "200ms", 1) as server:
-        before = _run(server, tmp_path, "before", seed=1)
-    with _serve(tmp_path, "260ms", 2) as server:
-        after = _run(server, tmp_path, "after", seed=2)
+    with _serve(folder, "260ms", 3) as server:
+        after = _run(server, folder, "slower", seed=3)
 
-    worse, better = _compare(tmp_path, before, after), _compare(tmp_path, after, before)
+    worse, better = _compare(folder, before, after), _compare(folder, after, before)
 
     assert (worse.document["outcome"], worse.code) == ("worse", FAIL), worse
     assert (better.document["outcome"], better.code) == ("better", PASS), better
 
 
 @two_cores
-def test_more_misses_are_worse_however_fast(tmp_path: Path) -> None:
-    with known("constant", "--service", "200ms", folder=tmp_path) as server:
-        before = _run(server, tmp_path, "before", seed=1, seconds=3)
-    with known("refusing", "--every", "4", "--service", "100ms", folder=tmp_path) as server:
-        after = _run(server, tmp_path, "after", seed=2, seconds=3)
+def test_more_misses_are_worse_however_fast(folder: Path, before: str) -> None:
+    with known("refusing", "--every", "4", "--service", "100ms", folder=folder) as server:
+        after = _run(server, folder, "refusing", seed=4)
 
-    said = _compare(tmp_path, before, after)
+    said = _compare(folder, before, after)
 
     assert (said.document["outcome"], said.code) == ("worse", FAIL), said
 
 
 @two_cores
-def test_a_run_against_itself_in_words(tmp_path: Path) -> None:
-    with known("constant", "--service", "200ms", folder=tmp_path) as server:
-        run = _run(server, tmp_path, "only", seed=1, seconds=2)
-
-    said = tailproof("compare", run, run, folder=tmp_path)
+def test_a_run_against_itself_in_words(folder: Path, before: str) -> None:
+    said = tailproof("compare", before, before, folder=folder)
 
     assert said.code == PASS, said
     assert "no difference" in said.stdout
@@ -87,6 +90,7 @@ def test_what_is_no_run(tmp_path: Path, names: tuple[str, str]) -> None:
 @pytest.mark.soak
 @two_cores
 def test_a_server_against_itself_ten_times(tmp_path: Path) -> None:
+    """Interleaved, so that a drift of the machine meets both."""
     outcomes = []
     with _serve(tmp_path, "200ms", 1) as one, _serve(tmp_path, "200ms", 2) as other:
         for seed in range(10):

@@ -220,12 +220,9 @@ async def a_failing_row_spoils_only_itself(server: Server) -> None:
 FAILING = "fake:?fixed=100ms&fail_value=666&max=16"
 
 
-SPLITS = pytest.mark.xfail(strict=True, reason="a batch that fails is not split yet")
-
-
 @pytest.mark.parametrize(
     "flaw",
-    [pytest.param(None, marks=SPLITS), ""],
+    [None, ""],
     ids=["tailproof", "flawless"],
 )
 def test_a_failing_row_spoils_only_itself(servers: Servers, flaw: str | None) -> None:

@@ -13,7 +13,7 @@ from tailproof.reporting.runs import read_step
 from .prove import Said, known, prove, two_cores
 
 Floats = npt.NDArray[np.float64]
-RATE, SECONDS = 200, 3
+RATE, SECONDS = 200, 1
 FLAGS = ("--rate", f"{RATE}/s", "--for", f"{SECONDS}s")
 
 

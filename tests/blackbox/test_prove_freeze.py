@@ -48,20 +48,20 @@ def _frozen_in_the_window(said: Said, freeze: float) -> None:
 @two_cores
 def test_what_users_felt_in_a_short_freeze(tmp_path: Path) -> None:
     """Slack for a busy machine: 5 times that of the full test below."""
-    said, service = _prove_validly(tmp_path, "1s", 10, *CONSTANT)
+    said, service = _prove_validly(tmp_path, "1s", 6, *CONSTANT)
 
     assert (said.code, said.verdict) == (FAIL, "FAIL"), said.explained()
     _frozen_in_the_window(said, 1.0)
     for name, q in (("p90", 0.90), ("p95", 0.95), ("p99", 0.99)):
-        wanted = _quantile(q, 1.0, 10.0, service)
+        wanted = _quantile(q, 1.0, 6.0, service)
         assert said.point["response_seconds"][name] == pytest.approx(wanted, rel=0.15), name
     assert said.point["response_seconds"]["p50"] < 0.03
-    assert said.point["requests"] == 500
+    assert said.point["requests"] == 300
 
 
 @two_cores
 def test_without_a_freeze_the_same_server_is_fast(tmp_path: Path) -> None:
-    said, _ = _prove_validly(tmp_path, "0s", 10, *CONSTANT)
+    said, _ = _prove_validly(tmp_path, "0s", 2, *CONSTANT)
 
     assert said.verdict in ("PASS", "UNDECIDED"), said.explained()
     assert said.point["response_seconds"]["p99"] < 0.05

@@ -53,7 +53,7 @@ def test_delay_and_size(tmp_path: Path) -> None:
 def test_what_the_tester_adds(tmp_path: Path) -> None:
     with _null(tmp_path, "--delay", "5ms") as port:
         url = f"http://127.0.0.1:{port}/predict"
-        flags = ("--rate", "200/s", "--for", "3s")
+        flags = ("--rate", "200/s", "--for", "1s")
         said = prove_validly(url, *flags, folder=tmp_path, slo="p95 < 50ms")
 
     assert (said.verdict, said.code) == ("PASS", PASS), said.explained()

@@ -55,44 +55,46 @@ def _is_consistent(said: Said) -> None:
     """The three rates and the points say the same."""
     limit, points = said.document["limit"], said.document["points"]
     assert limit is not None, said.explained()
-    assert limit["low"] in _rates(points, "PASS")
+    assert _decided(points, limit["low"], "PASS")
     assert limit["low"] <= limit["rate"] * 1.001
     if limit["high"] is not None:
         assert limit["rate"] <= limit["high"] * 1.001
-        assert limit["high"] in _rates(points, "FAIL")
+        assert _decided(points, limit["high"], "FAIL")
 
 
-def _rates(points: list[dict[str, Any]], verdict: str) -> list[Any]:
-    """Where a step said so. A rate that passed above one that failed is no limit, so nothing is
-    said about the highest."""
-    return [pytest.approx(one["offered"], rel=0.01) for one in points if one["verdict"] == verdict]
+def _decided(points: list[dict[str, Any]], rate: float, verdict: str) -> bool:
+    """A step at this rate said so, or several that decide nothing alone may do so together. A rate
+    that passed above one that failed is no limit, so nothing is said about the highest."""
+    here = [one["verdict"] for one in points if one["offered"] == pytest.approx(rate, rel=0.01)]
+    return verdict in here or (len(here) > 1 and set(here) == {"UNDECIDED"})
 
 
 @two_cores
 def test_the_limit_roughly(tmp_path: Path) -> None:
+    """Steps of a second and less come within 5% on a machine with nothing else to do."""
     with known(*SERVER, folder=tmp_path) as server:
-        flags = ("--budget", "30s")
+        flags = ("--budget", "12s")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
         wanted = Truth(server).limit()
 
     _is_consistent(said)
     assert said.document["mode"] == "search"
     assert said.document["limit"]["rate"] == pytest.approx(wanted, rel=0.25), said.explained()
-    assert said.document["seconds"] < 40
+    assert said.document["seconds"] < 22
     assert {point["class"] for point in _points_in_order(said.document)[:1]} == {"LINEAR"}
 
 
 @two_cores
 def test_a_ladder_turns_from_linear_to_overload(tmp_path: Path) -> None:
     with known(*SERVER, folder=tmp_path) as server:
-        flags = ("--steps", "100/s,900/s", "--for", "6s")
+        flags = ("--steps", "150/s,1100/s", "--for", "1200ms")
         said = prove_validly(server.url, *flags, folder=tmp_path, slo=SLO)
         capacity = Truth(server).capacity
 
     slow, fast = _points_in_order(said.document)
     assert (slow["class"], slow["verdict"]) == ("LINEAR", "PASS"), said.explained()
     assert (fast["class"], fast["verdict"]) == ("OVERLOAD", "FAIL"), said.explained()
-    assert slow["requests"] == 600
+    assert slow["requests"] == 180
     assert fast["achieved"] < capacity * 1.03
     assert slow["advice"] != fast["advice"]
     assert said.document["mode"] == "ladder"
@@ -100,9 +102,9 @@ def test_a_ladder_turns_from_linear_to_overload(tmp_path: Path) -> None:
 
 @two_cores
 def test_no_rate_is_inside_an_impossible_slo(tmp_path: Path) -> None:
-    """50 ms each, and 20 ms asked for."""
-    with known("constant", "--service", "50ms", folder=tmp_path) as server:
-        said = prove_validly(server.url, "--budget", "20s", folder=tmp_path, slo="p95 < 20ms")
+    """20 ms each, and 10 ms asked for: at 10/s they do not even meet each other."""
+    with known("constant", "--service", "20ms", folder=tmp_path) as server:
+        said = prove_validly(server.url, "--budget", "20s", folder=tmp_path, slo="p95 < 10ms")
 
     assert (said.verdict, said.code) == ("FAIL", 1), said.explained()
     limit = said.document["limit"]

@@ -114,10 +114,8 @@ DEADLINES = (
     Case("deadline: overflow", 400, headers=timeout("1e999")),
     Case("deadline: empty", 400, headers=timeout("")),
 )
-NOT_YET = pytest.mark.xfail(strict=True, reason="a client cannot send its own deadline yet")
 
 
-@NOT_YET
 @pytest.mark.parametrize("case", DEADLINES, ids=lambda case: case.name)
 def test_a_deadline_that_is_none_is_refused(server: Server, case: Case) -> None:
     keeps_the_table(server, case)
@@ -380,7 +378,6 @@ def test_a_request_that_outlives_the_timeout_is_504(servers: Servers) -> None:
     run(scenario())
 
 
-@NOT_YET
 def test_a_callers_own_deadline_is_504(servers: Servers) -> None:
     server = servers.launch(None, "fake:?fixed=5ms&hang_value=668")
 

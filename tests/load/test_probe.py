@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tailproof.core.errors import ConfigError
+from tailproof.load import server_view
 from tailproof.load.probe import probe
 from tailproof.load.target import Target, build
 
@@ -286,8 +287,11 @@ def test_tls_as_the_target_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"])
-def test_a_byte_now_and_then_does_not_hold_a_probe(beginning: bytes) -> None:
+def test_a_byte_now_and_then_does_not_hold_a_probe(
+    beginning: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither in the head nor in the body: the time of a request is for all of it."""
+    monkeypatch.setattr(server_view, "PATIENCE", 0.1)
     over = threading.Event()
 
     def drip(listener: socket.socket) -> None:
@@ -304,7 +308,7 @@ def test_a_byte_now_and_then_does_not_hold_a_probe(beginning: bytes) -> None:
         try:
             began = time.monotonic()
             with pytest.raises(ConfigError, match="no answer"):
-                probe(build(f"http://127.0.0.1:{listener.getsockname()[1]}/", [b"{}"]), 2, 0.3)
+                probe(build(f"http://127.0.0.1:{listener.getsockname()[1]}/", [b"{}"]), 2, 0.1)
             took = time.monotonic() - began
         finally:
             over.set()

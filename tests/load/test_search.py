@@ -240,7 +240,6 @@ def sharp(limit: float) -> Script:
     return lambda planned, _: ("PASS", "LINEAR") if planned.rate <= limit else ("FAIL", "OVERLOAD")
 
 
-@settings(derandomize=True, deadline=None)
 @given(
     limit=st.floats(11.0, 50_000.0),
     budget=st.floats(0.5, 600.0),
@@ -267,7 +266,6 @@ VERDICTS: tuple[tuple[Verdict, Class], ...] = (
 )
 
 
-@settings(derandomize=True, deadline=None)
 @given(seed=st.integers(0, 10**9), budget=st.floats(20.0, 600.0), start=st.none() | st.just(3e3))
 def test_steps_that_say_anything_at_all_are_survived(
     seed: int, budget: float, start: float | None
@@ -288,7 +286,7 @@ def test_steps_that_say_anything_at_all_are_survived(
     assert all(text for text in search.unresolved())
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(limit=st.floats(50.0, 20_000.0))
 def test_a_sharp_limit_is_found_within_the_tolerance(limit: float) -> None:
     search, steps = scripted(sharp(limit), SearchSettings(budget=300.0))

@@ -528,6 +528,7 @@ def steps(num: int, seconds: float) -> list[Generator]:
 
 
 @two_cores
+@pytest.mark.soak
 def test_a_tester_beside_a_spinner_knows() -> None:
     with pinned(HERE, SPINNER) as spinner:
         assert spinner.stdout is not None

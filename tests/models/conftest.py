@@ -11,14 +11,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
-from hypothesis import settings
 
 from tailproof.models import demo
 from tailproof.models.demo import Trained
 from tailproof.models.registry import import_mlflow
-
-settings.register_profile("steady", deadline=None, derandomize=True)
-settings.load_profile("steady")
 
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 

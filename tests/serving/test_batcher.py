@@ -1,6 +1,7 @@
 """The batcher carries out the policy's decisions: rows out, values back to their owners."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailproof.core.errors import ModelFailed, RequestError, Shed, Unavailable
 from tailproof.core.latency_model import LatencyModel
-from tailproof.core.policy import Limits, Policy
+from tailproof.core.policy import Limits, Policy, Priority
 from tailproof.core.timeline import Timeline
 from tailproof.serving.batcher import Answer, Batcher
 from tailproof.workers import frames
@@ -24,6 +25,9 @@ class Asked:
     def __init__(self, *values: float) -> None:
         self.rows = [{"value": value} for value in values]
         self.arrived = 0.0
+        self.deadline = math.inf
+        self.priority = Priority.NORMAL
+        self.request_id = "of a test"
         self.timeline = Timeline()
         self.answer: Answer | None = None
         self.error: RequestError | None = None
@@ -266,8 +270,8 @@ def test_one_who_has_left_is_not_computed() -> None:
         bench = Bench()
         await bench.ask(1)
         left, stays = await bench.ask(2, 3), await bench.ask(4)
-        assert bench.batcher.withdraw(left) == "queue"
-        assert bench.batcher.withdraw(left) is None
+        assert bench.batcher.withdraw(left) == ("queue", 0)
+        assert bench.batcher.withdraw(left) == ("door", 0)
         await bench.finish()
         assert await bench.finish() == [4]
         assert left.num_ends == 0
@@ -280,7 +284,7 @@ def test_one_who_leaves_while_computed_is_not_answered() -> None:
     async def scenario() -> None:
         bench = Bench()
         left = await bench.ask(1)
-        assert bench.batcher.withdraw(left) == "execute"
+        assert bench.batcher.withdraw(left) == ("execute", 1)
         await bench.finish()
         assert left.num_ends == 0
 

@@ -64,7 +64,7 @@ def test_only_the_first_end_counts(first: str, later: str) -> None:
     scene = Scene()
     ends = {
         "answer": lambda: scene.exchange.answer(200, b"{}", [JSON]),
-        "refuse": lambda: scene.exchange.refuse(DeadlineExceeded("too late")),
+        "refuse": lambda: scene.exchange.refuse(DeadlineExceeded("too late", stage="queue")),
         "client_left": scene.exchange.client_left,
     }
     ends[first]()
@@ -83,9 +83,17 @@ def test_only_the_first_end_counts(first: str, later: str) -> None:
         (Shed("full", reason="queue_full", retry_after=0.02), 429, "shed", "1"),
         (Shed("full", reason="queue_full", retry_after=2.6), 429, "shed", "3"),
         (Unavailable("no worker", reason="worker_lost"), 503, "failed", "1"),
-        (DeadlineExceeded("late"), 504, "timeout", None),
+        (DeadlineExceeded("late", stage="execute"), 504, "timeout", None),
+        (DeadlineExceeded("late", stage="queue", retry_after=2.6), 504, "timeout", "3"),
     ],
-    ids=["invalid", "shed", "shed for longer", "unavailable", "deadline"],
+    ids=[
+        "invalid",
+        "shed",
+        "shed for longer",
+        "unavailable",
+        "deadline",
+        "deadline, never executed",
+    ],
 )
 def test_refusals(error: RequestError, status: int, outcome: str, retry_after: str | None) -> None:
     scene = Scene()

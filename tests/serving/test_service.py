@@ -79,12 +79,12 @@ def test_the_largest_batch(fields: Any, model_max_rows: int | None, max_batch_ro
     assert service._limits(settings(**fields), model_max_rows).max_batch_rows == max_batch_rows
 
 
-def test_the_tightest_latency_of_the_slo_bounds_the_queue() -> None:
+def test_the_latencies_of_the_slo_are_what_the_policy_keeps() -> None:
     slos = tuple(
         map(parse, ("p99 < 250ms", "p95 < 100ms", "availability > 99.9%", "ttft p99 < 1ms"))
     )
-    assert service._limits(settings(slo=slos), None).threshold == 0.1
-    assert service._limits(settings(), None).threshold is None
+    assert service._limits(settings(slo=slos), None).objectives == (slos[1], slos[0])
+    assert service._limits(settings(), None).objectives == ()
 
 
 @pytest.mark.parametrize(

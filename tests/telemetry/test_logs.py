@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from tailproof import __version__
 from tailproof.core.timeline import Timeline
+from tailproof.core.waiting import Priority
 from tailproof.telemetry import logs
+from tailproof.telemetry.fault import Fault
 from tailproof.telemetry.logs import MAX_LINE, MAX_STACK_LINES, Log, LogWriter
 from tailproof.telemetry.trace import Trace
 
@@ -56,6 +58,9 @@ def access(log: Log, **changes: Any) -> None:
         "outcome": "ok",
         "timeline": TIMELINE,
     }
+    told = {key: changes.pop(key) for key in ("error", "message", "retryable") if key in changes}
+    if told:
+        fields["fault"] = Fault(told.pop("error", ""), "", **told)
     log.access(**fields | changes)
 
 
@@ -75,9 +80,9 @@ def test_an_access_record_says_everything_once() -> None:
             rows=2,
             batch_rows=32,
             worker=0,
-            error="worker_lost",
-            message="the worker was lost",
-            retryable=True,
+            priority=Priority.CRITICAL,
+            timeout=0.005,
+            fault=Fault("worker_lost", "worker_lost", "the worker was lost", True, 0.25, 1.05),
         ),
     )
 
@@ -105,6 +110,11 @@ def test_an_access_record_says_everything_once() -> None:
         "error.type": "worker_lost",
         "error.message": "the worker was lost",
         "retryable": True,
+        "priority": "critical",
+        "timeout_ms": 5.0,
+        "remaining_ms": -0.3,
+        "slo_budget_left": 0.25,
+        "slo_margin": 1.05,
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "span_id": "00f067aa0ba902b7",
     }

@@ -195,7 +195,9 @@ class Client:
         self.ended[where, outcome] += 1
         self.num_ends += 1
         if self.num_ends != self.skip:
-            account.answered("POST", code, outcome, TIMELINE, version="3", rows=2, cause=cause)
+            account.answered(
+                "POST", code, outcome, TIMELINE, version="3", wasted_rows=2, cause=cause
+            )
 
     def check(self) -> None:
         """The scrape agrees with the books, for each (model, route) and outcome, to the one."""
@@ -502,17 +504,17 @@ def test_two_slos_that_print_the_same_are_two_series() -> None:
     assert sorted(sample.value for sample in samples) == [0.0500001, 0.0500002]
 
 
-def test_rows_count_as_wasted_only_where_they_were_computed() -> None:
+def test_wasted_rows_are_those_of_requests_that_timed_out_or_left() -> None:
     made = make()
 
     def end(code: int, outcome: str, cause: str, rows: int) -> None:
         account = made.received("fraud", "/predict")
-        account.answered("POST", code, outcome, TIMELINE, rows=rows, cause=cause)
+        account.answered("POST", code, outcome, TIMELINE, wasted_rows=rows, cause=cause)
 
-    end(499, "cancelled", "queue", 1)
+    end(499, "cancelled", "queue", 0)
     end(499, "cancelled", "execute", 2)
     end(499, "cancelled", "stream", 4)
-    end(504, "timeout", "queue", 8)
+    end(504, "timeout", "queue", 0)
     end(504, "timeout", "execute", 16)
     end(429, "shed", "execute", 32)
     end(200, "ok", "execute", 64)
@@ -607,6 +609,8 @@ FAMILIES = {
     "deadline_exceeded": "counter",
     "cancelled": "counter",
     "wasted_rows": "counter",
+    "isolated_batches": "counter",
+    "priority_requests": "counter",
     "worker_restarts": "counter",
     "model_load_failures": "counter",
     "queue_requests": "gauge",

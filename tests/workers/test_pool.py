@@ -120,7 +120,7 @@ def test_batches_go_out_and_come_back() -> None:
 
     told = with_pool("fake:?fixed=1ms", scenario)
     assert told.values == [[1.5, 2.5], [3.5]]
-    assert [rows for rows, _ in told.ready[0].samples] == [1, 1, 1, 2, 2, 2]
+    assert [rows for rows, _, _ in told.ready[0].samples] == [1, 1, 1, 2, 2, 2]
     result = told.results[0]
     assert result.finished - result.started >= 0.001
     assert told.lost == [("stopped", set())]
@@ -404,8 +404,8 @@ def test_warm_up_tries_each_size_and_respects_the_models_own_maximum() -> None:
 
     spec = ModelSpec(source="fake:?max=4", name="m")
     samples = warm_up(load(spec, lambda _stage: None), (1, 2, 4, 8, 16), 1.0)
-    assert sorted({rows for rows, _ in samples}) == [1, 2, 4]
-    assert all(seconds >= 0.0 for _, seconds in samples)
+    assert sorted({rows for rows, _, _ in samples}) == [1, 2, 4]
+    assert all(seconds >= 0.0 <= cpu for _, seconds, cpu in samples)
 
 
 def test_warm_up_does_not_try_what_no_slo_allows() -> None:
@@ -413,7 +413,7 @@ def test_warm_up_does_not_try_what_no_slo_allows() -> None:
 
     spec = ModelSpec(source="fake:?per_row=10ms", name="m")
     samples = warm_up(load(spec, lambda _stage: None), (1, 2, 4, 8, 16), 0.03)
-    assert sorted({rows for rows, _ in samples}) == [1, 2, 4]  # 4 rows are the first over 30 ms
+    assert sorted({rows for rows, _, _ in samples}) == [1, 2, 4]  # 4 rows are the first over 30 ms
 
 
 def test_states_have_the_names_of_the_metric() -> None:

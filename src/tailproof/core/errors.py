@@ -12,10 +12,10 @@
         ├── TooLarge           413  a limit of ours, named in the message
         ├── UnsupportedType    415
         ├── Invalid            422  readable, but not what the model takes
-        ├── Shed               429  refused at the door, never executed
+        ├── Shed               429  refused or dropped, never executed
         ├── ModelFailed        500  the model raised
         ├── Unavailable        503  not ready, draining, or the worker was lost
-        └── DeadlineExceeded   504
+        └── DeadlineExceeded   504  retryable when it was never executed
 
 Messages name the rule that was broken: never a path, a stack, or anybody's data.
 """
@@ -54,13 +54,19 @@ class RequestError(TailproofError):
 
     status: ClassVar[int] = 500
     outcome: ClassVar[str] = "client_error"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
+    stage = ""
+    """How far the request had come, where that says why it ended (`telemetry.metrics.STAGES`)."""
 
     def __init__(self, detail: str | list[dict[str, Any]], *, reason: str = "") -> None:
         super().__init__(detail if isinstance(detail, str) else "invalid request")
         self.detail = detail
         self.reason = reason or type(self).__name__
         self.retry_after: float | None = None
+        self.budget_left: float | None = None
+        """Of a request that was shed: the share of the SLO's late answers that was left."""
+        self.margin: float | None = None
+        """... and the factor on the predicted batch time."""
 
 
 class Malformed(RequestError):
@@ -106,7 +112,8 @@ class Invalid(RequestError):
 
 
 class Shed(RequestError):
-    """Refused at the door because it could not be answered in time. Never executed."""
+    """Refused at the door, or dropped from the queue, because it could not be answered in time.
+    Never executed."""
 
     status = 429
     outcome = "shed"
@@ -137,8 +144,16 @@ class Unavailable(RequestError):
 
 
 class DeadlineExceeded(RequestError):
-    """The request's time passed before an answer was there."""
+    """The request's time passed before an answer was there, or certainly would have.
+
+    `stage`: how far it had come. It may be tried again when it was never executed.
+    """
 
     status = 504
     outcome = "timeout"
-    retryable = True
+
+    def __init__(self, detail: str, *, stage: str, retry_after: float = 1.0) -> None:
+        super().__init__(detail)
+        self.stage = stage
+        self.retryable = stage in ("door", "queue")
+        self.retry_after = retry_after if self.retryable else None

@@ -13,11 +13,12 @@ import msgspec
 from tailproof.core.errors import MethodNotAllowed, NotFound, RequestError
 from tailproof.serving import health
 from tailproof.serving.admission import BodyReader, ClientLeft
-from tailproof.serving.exchange import JSON, Desk, Exchange, Fault
+from tailproof.serving.exchange import JSON, Desk, Exchange
 from tailproof.serving.paths import PAGES
 from tailproof.serving.predict import Predictor
 from tailproof.serving.service import ModelService
 from tailproof.serving.settings import ServerSettings
+from tailproof.telemetry.fault import Fault
 from tailproof.telemetry.metrics import UNMATCHED
 
 if TYPE_CHECKING:
@@ -91,6 +92,13 @@ class App:
             self._predictor.sweep(self._desk.clock())
             for service in self._services.values():
                 service.sweep(self._request_timeout)
+
+    async def keep_times(self, interval: float) -> None:
+        """Write down what was learned of batch times every `interval` seconds, for ever."""
+        while True:
+            await asyncio.sleep(interval)
+            for service in self._services.values():
+                await service.keep_times()
 
     def build_pages(self) -> None:
         """Import what only the pages need, a quarter of a second: while the workers load."""

@@ -3,10 +3,16 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from tailproof.core.errors import ModelFailed, RequestError, Shed, Unavailable
-from tailproof.core.policy import Dispatch, Part, Policy, Queued, Refuse
+from tailproof.core.errors import (
+    DeadlineExceeded,
+    ModelFailed,
+    RequestError,
+    Shed,
+    Unavailable,
+)
+from tailproof.core.policy import Dispatch, Drop, Part, Policy, Priority, Queued, Refuse
 from tailproof.core.timeline import Timeline
 from tailproof.models.runtimes.base import Columns
 from tailproof.workers import frames
@@ -20,7 +26,14 @@ class Ticket(Protocol):
 
     rows: list[Row]
     arrived: float
+    deadline: float
+    """When its caller stops waiting (inf: never)."""
+    priority: Priority
     timeline: Timeline
+
+    @property
+    def request_id(self) -> str:
+        """As in its answer and its log record."""
 
     def completed(self, answer: "Answer") -> None:
         """All rows are computed."""
@@ -40,6 +53,15 @@ class Answer:
     """Number of the worker that computed that batch."""
     cold: bool
     """It rode in the first batch of a worker process."""
+
+
+class Withdrawn(NamedTuple):
+    """How far a request had come when it was withdrawn."""
+
+    stage: str
+    """`queue` or `execute`; `door`: it was not here."""
+    computed_rows: int
+    """Rows of it that had been handed to a worker."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,32 +117,29 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(self, ticket: Ticket) -> None:
-        """Queue a request; `ticket` is told later. Raises Shed when the policy refuses it."""
+        """Queue a request; `ticket` is told later.
+
+        Raises Shed when the policy refuses it, DeadlineExceeded when its caller's time is too
+        short.
+        """
         now = self._clock()
-        queued = Queued(rows=len(ticket.rows), arrived=ticket.arrived)
+        queued = Queued(len(ticket.rows), ticket.arrived, ticket.deadline, ticket.priority)
         decision = self.policy.arrive(queued, now)
         if isinstance(decision, Refuse):
-            raise Shed(
-                _SENTENCES[decision.reason],
-                reason=decision.reason,
-                retry_after=decision.retry_after,
-            )
+            raise self._refusal(decision)
         waiting = queued.payload = Waiting(ticket, queued, len(ticket.rows))
         ticket.timeline.admitted = now - ticket.arrived
         self._waiting[ticket] = waiting
         self._schedule_turn()
 
-    def withdraw(self, ticket: Ticket) -> str | None:
-        """The request is over (client left, deadline passed): its waiting rows never run.
-
-        Returns the stage that it had reached, `queue` or `execute`; None: it was not here.
-        """
+    def withdraw(self, ticket: Ticket) -> Withdrawn:
+        """The request is over (client left, deadline passed): its waiting rows never run."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is None:
-            return None
-        computing = waiting.queued.taken
+            return Withdrawn("door", 0)
+        computed = waiting.queued.taken
         self.policy.cancel(waiting.queued)
-        return "execute" if computing else "queue"
+        return Withdrawn("execute" if computed else "queue", computed)
 
     def stalled(self, seconds: float) -> set[Worker]:
         """The workers that have had a batch for longer than `seconds`."""
@@ -141,7 +160,7 @@ class Batcher:
         """These batches died with their worker: their requests are told at once."""
         now = self._clock()
         for flight in [self._flights.pop(batch_id) for batch_id in batch_ids]:
-            self.policy.finished(flight.decision.rows, None, now)
+            self.policy.finished(flight.decision, None, now)
             error = Unavailable("the worker was lost while it computed", reason="worker_lost")
             self._fail_all(flight.decision, error)
 
@@ -149,25 +168,23 @@ class Batcher:
         """A batch came back: start the next one, then hand out the answers."""
         flight = self._flights.pop(frame.batch_id)
         now = self._clock()
-        rows = flight.decision.rows
-        succeeded = isinstance(frame, frames.Result)
-        occupied = now - max(flight.dispatched, worker.last_finished)
-        self.policy.finished(rows, occupied if succeeded else None, now)
         for part in flight.decision.parts:
             _stamp(part, flight, worker.last_finished, frame)
-        if isinstance(frame, frames.Result):
+        if isinstance(frame, frames.Failed):
+            self.policy.finished(flight.decision, None, now)
+            self._find_guilty(worker, frame, flight.decision)
             self._turn()
-            cold, worker.is_cold = worker.is_cold, False
-            self._observe.batch(worker, frame, rows)
-            try:
-                self._hand_out(flight, frame, body, cold=cold)
-            except Exception as error:  # noqa: BLE001  nobody of this batch may be left waiting
-                self._observe.bug(error)
-                self._fail_all(flight.decision, ModelFailed("the answer cannot be written"))
-        else:
-            self._observe.batch_failed(worker, frame, rows)
-            self._fail_all(flight.decision, ModelFailed("the model raised", reason=frame.error))
-            self._turn()
+            return
+        occupied = now - max(flight.dispatched, worker.last_finished)
+        self.policy.finished(flight.decision, occupied, now, frame.cpu_seconds)
+        self._turn()
+        cold, worker.is_cold = worker.is_cold, False
+        self._observe.batch(worker, frame, flight.decision)
+        try:
+            self._hand_out(flight, frame, body, now, cold=cold)
+        except Exception as error:  # noqa: BLE001  nobody of this batch may be left waiting
+            self._observe.bug(error)
+            self._fail_all(flight.decision, ModelFailed("the answer cannot be written"))
 
     def _schedule_turn(self) -> None:
         """Decide at the end of this turn of the loop: what arrived together goes together."""
@@ -185,9 +202,11 @@ class Batcher:
             decision = self.policy.next_batch(now)
             if isinstance(decision, Dispatch):
                 self._dispatch(decision, now)
+            self._drop(decision.dropped)
+            if isinstance(decision, Dispatch) or decision.until <= now:
                 continue
             if decision.until != float("inf"):
-                self._timer = self._loop.call_later(max(0.0, decision.until - now), self._turn)
+                self._timer = self._loop.call_later(decision.until - now, self._turn)
             return
 
     def _dispatch(self, decision: Dispatch, now: float) -> None:
@@ -199,7 +218,7 @@ class Batcher:
         self._flights[self._next_id] = Flight(decision, now, worker)
 
     def _hand_out(
-        self, flight: Flight, frame: frames.Result, body: memoryview, *, cold: bool
+        self, flight: Flight, frame: frames.Result, body: memoryview, now: float, *, cold: bool
     ) -> None:
         decision, worker = flight.decision, flight.worker.number
         outputs = {name: a.tolist() for name, a in frames.unpack(frame.outputs, body).items()}
@@ -209,8 +228,43 @@ class Batcher:
             waiting.take(part.start, {k: v[offset : offset + count] for k, v in outputs.items()})
             waiting.missing -= count
             if waiting.missing == 0 and waiting.ticket in self._waiting:
+                self.policy.answered(waiting.queued, now)
                 waiting.ticket.completed(Answer(waiting.outputs, decision.rows, worker, cold))
                 del self._waiting[waiting.ticket]
+
+    def _find_guilty(self, worker: Worker, frame: frames.Failed, decision: Dispatch) -> None:
+        """The model raised: fail who made it raise; the others are computed again."""
+        guilty = [one.payload.ticket for one in self.policy.failed(decision)]
+        self._observe.batch_failed(worker, frame, guilty)
+        for ticket in guilty:
+            self._fail(ticket, ModelFailed("the model raised", reason=frame.error))
+
+    def _refusal(self, decision: Refuse) -> RequestError:
+        if decision.reason == "deadline":
+            return DeadlineExceeded(
+                "it could not be answered in the time that its caller gave it",
+                stage="door",
+                retry_after=decision.retry_after,
+            )
+        return self._shed(decision.reason, decision.retry_after)
+
+    def _drop(self, dropped: tuple[Drop, ...]) -> None:
+        for request, reason, retry_after in dropped:
+            if reason == "deadline":
+                error: RequestError = DeadlineExceeded(
+                    "it could no longer be answered in the time that its caller gave it",
+                    stage="queue",
+                    retry_after=retry_after,
+                )
+            else:
+                error = self._shed(reason, retry_after)
+            self._fail(request.payload.ticket, error)
+
+    def _shed(self, reason: str, retry_after: float) -> Shed:
+        error = Shed(_SENTENCES[reason], reason=reason, retry_after=retry_after)
+        error.budget_left = self.policy.attainment.budget_left
+        error.margin = self.policy.attainment.margin
+        return error
 
     def _fail_all(self, decision: Dispatch, error: RequestError) -> None:
         for part in decision.parts:
@@ -226,11 +280,11 @@ class Batcher:
 class Observer(Protocol):
     """Told about batches, for metrics and the log."""
 
-    def batch(self, worker: Worker, frame: frames.Result, rows: int) -> None:
+    def batch(self, worker: Worker, frame: frames.Result, decision: Dispatch) -> None:
         """A batch was computed."""
 
-    def batch_failed(self, worker: Worker, frame: frames.Failed, rows: int) -> None:
-        """The model raised."""
+    def batch_failed(self, worker: Worker, frame: frames.Failed, guilty: list[Ticket]) -> None:
+        """The model raised; `guilty` is empty while it is not known for whom."""
 
     def bug(self, error: Exception) -> None:
         """The answers of a batch could not be written."""
@@ -239,6 +293,7 @@ class Observer(Protocol):
 _SENTENCES = {
     "queue_full": "the queue is full",
     "hopeless": "it could not be answered in time",
+    "dropped": "it could no longer be answered in time",
 }
 
 

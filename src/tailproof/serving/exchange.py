@@ -1,13 +1,16 @@
 """One HTTP request and its answer: answered, counted and logged exactly once."""
 
 import asyncio
+import random
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from tailproof.core.errors import RequestError
 from tailproof.core.timeline import Timeline
+from tailproof.core.waiting import Priority
+from tailproof.telemetry.fault import Fault
 from tailproof.telemetry.logs import Log
 from tailproof.telemetry.metrics import Metrics
 from tailproof.telemetry.trace import RequestIds, Trace, parse_traceparent
@@ -17,30 +20,32 @@ Headers = list[tuple[str, str]]
 JSON = ("content-type", "application/json")
 
 
-class Fault(NamedTuple):
-    """Why a request got no good answer, for metrics and log."""
-
-    error: str
-    """Short name of what happened."""
-    cause: str
-    """Why it was shed, or the stage in which it ended (see `telemetry.metrics`)."""
-    message: str | None = None
-    retryable: bool | None = None
-
-
 class Desk:
     """What all exchanges of this process share."""
 
     def __init__(
-        self, metrics: Metrics, log: Log, clock: Callable[[], float], replica: str
+        self,
+        metrics: Metrics,
+        log: Log,
+        clock: Callable[[], float],
+        replica: str,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
+        """`jitter` returns uniform numbers from [0, 1)."""
         self.metrics = metrics
         self.log = log
         self.clock = clock
         self.request_ids = RequestIds()
         self.replica_header = ("x-replica", replica)
+        self._jitter = jitter
         self.draining = False
         """The process ends soon: every answer asks its client to close the connection."""
+
+    def spread(self, error: RequestError) -> float:
+        """Seconds after which to come back: what cannot be served at present is told to many at
+        once, and they should not return together. What the policy says is spread already."""
+        seconds = error.retry_after or 0.0
+        return seconds * (0.8 + 0.4 * self._jitter()) if error.status == 503 else seconds
 
 
 class Exchange:
@@ -55,14 +60,17 @@ class Exchange:
         "done",
         "method",
         "model",
+        "priority",
         "proto",
         "request_id",
         "route",
         "rows",
         "timeline",
+        "timeout",
         "trace",
         "unread",
         "version",
+        "wasted_rows",
         "worker",
     )
 
@@ -75,7 +83,12 @@ class Exchange:
         self.version: str | None = None
         self.arrived = desk.clock()
         self.timeline = Timeline()
+        self.priority = Priority.NORMAL
+        self.timeout: float | None = None
+        """Seconds that its caller gave it."""
         self.rows = 0
+        self.wasted_rows = 0
+        """Rows of it that were computed for nothing."""
         self.batch_rows = 0
         self.worker: int | None = None
         self.closed = False
@@ -115,17 +128,23 @@ class Exchange:
         self.proto.response_bytes(status, headers, body)
         self._close(status, outcome, fault)
 
-    def refuse(
-        self, error: RequestError, headers: Headers | None = None, *, cause: str = ""
-    ) -> None:
+    def refuse(self, error: RequestError, headers: Headers | None = None) -> None:
         """Answer with an error of ours, in the native envelope."""
         headers = [JSON, *(headers or [])]
         content: dict[str, Any] = {"detail": error.detail}
         if error.retry_after is not None:
-            headers.append(("retry-after", str(max(1, round(error.retry_after)))))
-            content["retry_after_ms"] = round(error.retry_after * 1e3)
+            seconds = self.desk.spread(error)
+            headers.append(("retry-after", str(max(1, round(seconds)))))
+            content["retry_after_ms"] = round(seconds * 1e3)
         message = error.detail if isinstance(error.detail, str) else None
-        fault = Fault(error.reason, cause or error.reason, message, error.retryable)
+        fault = Fault(
+            error.reason,
+            error.stage or error.reason,
+            message,
+            error.retryable,
+            error.budget_left,
+            error.margin,
+        )
         body = msgspec.json.encode(content)
         self.answer(error.status, body, headers, outcome=error.outcome, fault=fault)
 
@@ -146,7 +165,8 @@ class Exchange:
             outcome,
             self.timeline,
             version=self.version,
-            rows=self.rows,
+            priority=self.priority,
+            wasted_rows=self.wasted_rows,
             cause="" if fault is None else fault.cause,
         )
         self.desk.log.access(
@@ -162,9 +182,9 @@ class Exchange:
             rows=self.rows,
             batch_rows=self.batch_rows,
             worker=self.worker,
-            error=None if fault is None else fault.error,
-            message=None if fault is None else fault.message,
-            retryable=None if fault is None else fault.retryable,
+            priority=self.priority,
+            timeout=self.timeout,
+            fault=fault,
         )
         if self.done is not None and not self.done.done():
             self.done.set_result(None)

@@ -1,6 +1,7 @@
 """`POST /predict`: one row or a list of them, validated, batched, answered."""
 
 import asyncio
+import math
 from typing import Any
 
 from tailproof.core.errors import DeadlineExceeded, RequestError, Unavailable
@@ -9,22 +10,45 @@ from tailproof.serving.admission import BodyReader
 from tailproof.serving.batcher import Answer, Row
 from tailproof.serving.exchange import JSON, Exchange, Headers
 from tailproof.serving.service import ModelService
+from tailproof.serving.terms import Terms, read_terms
 
 
 class Prediction:
     """One /predict request between its validation and its answer: the batcher's ticket."""
 
-    __slots__ = ("arrived", "exchange", "is_list", "rows", "service", "timeline")
+    __slots__ = (
+        "arrived",
+        "deadline",
+        "exchange",
+        "is_list",
+        "priority",
+        "rows",
+        "service",
+        "timeline",
+    )
 
     def __init__(
-        self, service: ModelService, exchange: Exchange, rows: list[Row], *, is_list: bool
+        self,
+        service: ModelService,
+        exchange: Exchange,
+        rows: list[Row],
+        terms: Terms,
+        *,
+        is_list: bool,
     ) -> None:
         self.service = service
         self.exchange = exchange
         self.rows = rows
         self.is_list = is_list
         self.arrived = exchange.arrived
+        self.deadline = math.inf if terms.timeout is None else self.arrived + terms.timeout
+        self.priority = terms.priority
         self.timeline: Timeline = exchange.timeline
+
+    @property
+    def request_id(self) -> str:
+        """As in its answer and its log record."""
+        return self.exchange.request_id
 
     def completed(self, answer: Answer) -> None:
         """The rows are computed: send the answer, right from the batch's turn of the loop."""
@@ -47,11 +71,23 @@ class Prediction:
     def client_left(self, watch: Any) -> None:
         """The watch on the connection ended: by its client, unless we cancelled it."""
         if not watch.cancelled() and not self.exchange.closed:
-            self.exchange.client_left(self.service.withdraw(self) or "door")
+            self.exchange.client_left(self._withdraw())
+
+    def expire(self, seconds: float) -> None:
+        """No answer within its time: leave the queue, and say so."""
+        if not self.exchange.closed:
+            message = f"no answer within {seconds:g} s"
+            self.exchange.refuse(DeadlineExceeded(message, stage=self._withdraw()))
 
     def end(self, error: RequestError) -> None:
-        """Time is over, the request's or the server's: leave the queue, and say so."""
-        self.exchange.refuse(error, cause=self.service.withdraw(self) or "door")
+        """The server's time is over."""
+        self._withdraw()
+        self.exchange.refuse(error)
+
+    def _withdraw(self) -> str:
+        """Leave the queue; how far it had come."""
+        stage, self.exchange.wasted_rows = self.service.withdraw(self)
+        return stage
 
 
 class Predictor:
@@ -66,22 +102,37 @@ class Predictor:
         self, service: ModelService, exchange: Exchange, headers: Any, proto: Any
     ) -> None:
         """Handle one request to its answer. Raises RequestError, ClientLeft."""
+        terms = read_terms(headers)
+        exchange.priority, exchange.timeout = terms.priority, terms.timeout
         body = await self._bodies.read_json(headers, proto)
         exchange.unread = False
         rows, is_list = service.validator.rows(body)
         exchange.rows = len(rows)
         exchange.version = service.version
-        prediction = Prediction(service, exchange, rows, is_list=is_list)
+        prediction = Prediction(service, exchange, rows, terms, is_list=is_list)
         service.submit(prediction)
-        exchange.done = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        exchange.done = loop.create_future()
         watch = proto.client_disconnect()
         watch.add_done_callback(prediction.client_left)
         self._open[prediction] = None
+        alarm = self._alarm(prediction, terms, loop)
         try:
             await exchange.done
         finally:
             del self._open[prediction]
             watch.cancel()
+            if alarm is not None:
+                alarm.cancel()
+
+    def _alarm(
+        self, prediction: Prediction, terms: Terms, loop: asyncio.AbstractEventLoop
+    ) -> asyncio.TimerHandle | None:
+        """Rings at its caller's own deadline, when that comes before ours."""
+        if terms.timeout is None or terms.timeout >= self._timeout:
+            return None
+        left = prediction.deadline - prediction.exchange.desk.clock()
+        return loop.call_later(max(left, 0.0), prediction.expire, terms.timeout)
 
     def abandon(self) -> int:
         """Answer 503 to every request that is still open: the process ends. Returns how many."""
@@ -98,7 +149,7 @@ class Predictor:
                 break
             late.append(prediction)
         for prediction in late:
-            prediction.end(DeadlineExceeded(f"no answer within {self._timeout:g} s"))
+            prediction.expire(self._timeout)
 
 
 def server_timing(timeline: Timeline, total: float) -> str:

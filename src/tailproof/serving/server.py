@@ -24,6 +24,9 @@ from tailproof.telemetry.logs import Log, LogWriter
 from tailproof.telemetry.metrics import Metrics
 from tailproof.workers.pauses import GcPauses
 
+KEEP_SECONDS = 60.0
+"""How often the learned batch times are written down."""
+
 LAST_WORDS = 0.5
 """Seconds for the last refusals and log lines to leave before the process ends."""
 
@@ -67,10 +70,12 @@ class _Server:
         listener.start()
         self._announce(listener.url)
         sweep = asyncio.create_task(self._app.sweep(SWEEP_SECONDS))
+        keeping = asyncio.create_task(self._app.keep_times(KEEP_SECONDS))
         listener.finished.add_done_callback(lambda _task: self._stop.set())
         await self._stop.wait()
         clean = await self._drain(listener)
         sweep.cancel()
+        keeping.cancel()
         await asyncio.gather(*(service.stop() for service in services.values()))
         self._log.event("server.stopped", self._last_sentence(), "info" if clean else "warning")
         writer.close(LAST_WORDS)

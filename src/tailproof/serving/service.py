@@ -1,5 +1,6 @@
 """One served model: its workers, its queue, its validator, and the truth about its state."""
 
+import asyncio
 import importlib
 import random
 from collections import Counter
@@ -12,12 +13,13 @@ import msgspec
 from tailproof.core import slo
 from tailproof.core.errors import ConfigError, Unavailable
 from tailproof.core.latency_model import LatencyModel
-from tailproof.core.policy import Limits, Policy
+from tailproof.core.policy import Dispatch, Limits, Policy
 from tailproof.core.units import format_duration
 from tailproof.models.manifest import Manifest, digest
 from tailproof.models.signature import Column, Validator, check_table
 from tailproof.models.source import ModelSpec
-from tailproof.serving.batcher import Batcher, Ticket
+from tailproof.serving.batcher import Batcher, Ticket, Withdrawn
+from tailproof.serving.calibration import Calibration, cache_folder, key_of, this_machine
 from tailproof.serving.protocols.native import NativeEncoder
 from tailproof.serving.settings import ModelSettings
 from tailproof.telemetry.logs import Level, Log
@@ -27,8 +29,6 @@ from tailproof.workers.pool import LOAD_FAILED, STOPPED, Pool, Worker
 
 ROUTES = ("/predict", "/models/{name}/predict")
 """Route templates of every model."""
-
-TYPICAL_QUANTILE = 0.5
 
 LONGEST_WARMUP_BATCH = 1.0
 """Seconds: without an SLO, larger batches than the first that takes so long are not tried."""
@@ -66,8 +66,10 @@ class ModelService:
         _check_columns(settings)
         self._validator: Validator | None = None
         self._encoder: NativeEncoder | None = None
-        tail, typical = LatencyModel(), LatencyModel(TYPICAL_QUANTILE)
-        self._policy = Policy(_limits(settings, None), tail, random.random, typical)
+        self._times = LatencyModel()
+        self._calibration: Calibration | None = None
+        self._kept_version = 0
+        self._policy = Policy(_limits(settings, None), self._times, random.random)
         spec = _spec(settings, self._user_class)
         self._pool = Pool(_load_order(settings, spec), settings.workers, self, clock)
         self._batcher = Batcher(self._policy, self._pool, self._columns, self, clock)
@@ -80,8 +82,17 @@ class ModelService:
         self._pool.start()
 
     async def stop(self) -> None:
-        """End the workers now."""
-        await self._pool.stop()
+        """End the workers now, and keep what was learned of their batch times."""
+        await asyncio.gather(self._pool.stop(), self.keep_times())
+
+    async def keep_times(self) -> None:
+        """Write the learned batch times to the cache folder, if they have changed."""
+        if self._calibration is None or self._times.version == self._kept_version:
+            return
+        self._kept_version = self._times.version
+        problem = await asyncio.to_thread(self._calibration.save, self._times.samples())
+        if problem is not None:
+            self._log.event("model.calibration", problem, "warning", model=self.name)
 
     @property
     def state(self) -> State:
@@ -105,12 +116,16 @@ class ModelService:
     # The hot path
 
     def submit(self, ticket: Ticket) -> None:
-        """Queue validated rows. Raises Shed, or Unavailable while no worker is ready."""
+        """Queue validated rows.
+
+        Raises Shed, DeadlineExceeded when the caller's own time is too short, and Unavailable
+        while no worker is ready.
+        """
         if not self._pool.num_ready:
             raise self.unavailable()
         self._batcher.submit(ticket)
 
-    def withdraw(self, ticket: Ticket) -> str | None:
+    def withdraw(self, ticket: Ticket) -> Withdrawn:
         """The request is over; see `Batcher.withdraw`."""
         return self._batcher.withdraw(ticket)
 
@@ -150,6 +165,11 @@ class ModelService:
             queue_capacity_rows=policy.capacity_rows,
             workers=Counter(worker.state.value for worker in self.workers),
             versions={self.version: self.state.value},
+            budget_left=policy.attainment.budget_left,
+            margin=policy.attainment.margin,
+            stretch=self._times.stretch,
+            late=policy.attainment.num_late,
+            isolated_batches=policy.isolated_batches,
         )
 
     # What the pool tells
@@ -164,8 +184,10 @@ class ModelService:
             self.reason = str(error)
             self._event("model.refused", self.reason, worker, level="error")
             return
-        for rows, seconds in loaded.samples:
-            self._policy.observe(rows, seconds)
+        if self._calibration is None:
+            self._restore_times(loaded.manifest)
+        for rows, seconds, cpu_seconds in loaded.samples:
+            self._times.calibrate(rows, seconds, cpu_seconds)
         self._batcher.workers_changed()
         manifest = loaded.manifest
         self.metrics.loaded(
@@ -218,15 +240,18 @@ class ModelService:
 
     # What the batcher tells
 
-    def batch(self, worker: Worker, frame: frames.Result, rows: int) -> None:
+    def batch(self, worker: Worker, frame: frames.Result, decision: Dispatch) -> None:
         seconds = frame.finished - frame.started
-        self.metrics.batch(self.version, rows, seconds, frame.cpu_seconds)
+        self.metrics.batch(self.version, decision.rows, seconds, frame.cpu_seconds)
         if frame.gc_seconds:
             self._gc_pauses.observe(frame.gc_seconds)
 
-    def batch_failed(self, worker: Worker, frame: frames.Failed, rows: int) -> None:
+    def batch_failed(self, worker: Worker, frame: frames.Failed, guilty: list[Ticket]) -> None:
         self.metrics.batch_failed(self.version)
-        self._raised("model.raised", worker, frame)
+        if guilty:
+            others = len(guilty) - 1 or None
+            request_id = guilty[0].request_id
+            self._raised("model.raised", worker, frame, request_id=request_id, others=others)
 
     def bug(self, error: Exception) -> None:
         self._log.event("server.bug", repr(error), "error", model=self.name)
@@ -245,11 +270,24 @@ class ModelService:
         self.reason = None
         self._policy.set_limits(_limits(self.settings, manifest.max_rows))
 
+    def _restore_times(self, manifest: Manifest) -> None:
+        """Begin with the batch times that an earlier run has learned."""
+        key = key_of(manifest, self.settings.workers, this_machine())
+        self._calibration = Calibration(cache_folder(), self.name, key)
+        samples, problem = self._calibration.load()
+        self._times.restore(samples)
+        if problem is not None:
+            self._log.event("model.calibration", problem, "warning", model=self.name)
+
     def _raised(
-        self, name: str, worker: Worker, failure: frames.LoadFailed | frames.Failed
+        self,
+        name: str,
+        worker: Worker,
+        failure: frames.LoadFailed | frames.Failed,
+        **fields: Any,
     ) -> None:
-        error, stack = failure.error, failure.stack
-        self._event(name, failure.message, worker, level="error", error=error, stack=stack)
+        fields |= {"error": failure.error, "stack": failure.stack}
+        self._event(name, failure.message, worker, level="error", **fields)
 
     def _event(
         self, name: str, message: str, worker: Worker, *, level: Level = "info", **fields: Any
@@ -261,13 +299,12 @@ class ModelService:
 
 def _limits(settings: ModelSettings, model_max_rows: int | None) -> Limits:
     """What the user set, else what the model says, else the defaults."""
-    latencies = slo.latencies(settings.slo)
     max_rows = settings.max_batch or DEFAULT_MAX_BATCH
     return Limits(
         max_batch_rows=min(max_rows, model_max_rows or max_rows),
         max_queue_rows=settings.max_queue,
         max_wait=settings.max_wait,
-        threshold=latencies[0].threshold if latencies else None,
+        objectives=slo.latencies(settings.slo),
     )
 
 

@@ -19,6 +19,8 @@ import msgspec
 from tailproof import __version__
 from tailproof.core.clock import wall
 from tailproof.core.timeline import Timeline
+from tailproof.core.waiting import Priority
+from tailproof.telemetry.fault import Fault
 from tailproof.telemetry.trace import Trace
 
 MAX_LINE = 8 * 2**10
@@ -83,6 +85,11 @@ class Access(msgspec.Struct, omit_defaults=True, gc=False, rename=NAMES):
     error: str | None = None
     error_message: str | None = None
     retryable: bool | None = None
+    priority: str | None = None
+    timeout_ms: float | None = None
+    remaining_ms: float | None = None
+    slo_budget_left: float | None = None
+    slo_margin: float | None = None
     trace_id: str | None = None
     span_id: str | None = None
 
@@ -259,13 +266,14 @@ class Log:
         rows: int | None = None,
         batch_rows: int | None = None,
         worker: int | None = None,
-        error: str | None = None,
-        message: str | None = None,
-        retryable: bool | None = None,
+        priority: Priority = Priority.NORMAL,
+        timeout: float | None = None,
+        fault: Fault | None = None,
     ) -> None:
         """Write down one request that has ended. Never its body.
 
-        `message` says what was wrong; empty names and 0 rows are left out.
+        `timeout`: seconds that its caller gave it; what was left of them at its end is told too.
+        `fault` says what was wrong; empty names, 0 rows and a normal priority are left out.
         """
         pending = self._pending
         pending.append(
@@ -290,9 +298,11 @@ class Log:
                 rows or None,
                 batch_rows or None,
                 worker,
-                error or None,
-                message[:MAX_VALUE] if message else None,
-                retryable,
+                *_told(fault),
+                None if priority is Priority.NORMAL else priority.name.lower(),
+                _milliseconds(timeout),
+                _remaining(timeout, timeline.answered),
+                *((None, None) if fault is None else (fault.budget_left, fault.margin)),
                 trace.trace_id if trace is not None else None,
                 trace.span_id if trace is not None else None,
             )
@@ -451,6 +461,19 @@ def _level(status: int, outcome: str) -> Level:
     if outcome != "failed":
         return "info"
     return "warning" if status == 503 else "error"
+
+
+def _told(fault: Fault | None) -> tuple[str | None, str | None, bool | None]:
+    """The error's name, its words, and whether to try again."""
+    if fault is None:
+        return None, None, None
+    message = fault.message[:MAX_VALUE] if fault.message else None
+    return fault.error or None, message, fault.retryable
+
+
+def _remaining(timeout: float | None, taken: float | None) -> float | None:
+    """Milliseconds that were left of its caller's time; below 0: it came too late."""
+    return None if timeout is None or taken is None else round((timeout - taken) * 1e3, 3)
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -35,6 +35,7 @@ from tailproof import __version__
 from tailproof.core.clock import monotonic
 from tailproof.core.slo import Latency, Slo, latencies, parse
 from tailproof.core.timeline import Timeline
+from tailproof.core.waiting import Priority
 
 PREFIX = "tailproof_"
 
@@ -128,6 +129,16 @@ class LiveState(NamedTuple):
     """How many workers are in each of `WORKER_STATES`; a state left out has none."""
     versions: Mapping[str | None, str] = {}
     """Which of `MODEL_STATES` each version is in."""
+    budget_left: float | None = None
+    """Share (0-1) of the late answers that may be given on purpose that is left."""
+    margin: float | None = None
+    """By which predicted batch times are multiplied."""
+    stretch: float | None = None
+    """How many times longer batches take than on an idle machine."""
+    late: Mapping[str, int] = {}
+    """Answers later than the SLO, by whether that was `expected` or a `surprise`."""
+    isolated_batches: int = 0
+    """Parts of failed batches that were computed again."""
 
 
 class Histogram:
@@ -216,6 +227,7 @@ class ModelMetrics:
             "cancelled": dict.fromkeys(STAGES, 0),
         }
         self.wasted_rows = {"timeout": 0, "cancelled": 0}
+        self.by_priority: dict[tuple[Priority, str], int] = {}
         self.restarts = dict.fromkeys(RESTART_REASONS, 0)
         self.load_failures = 0
 
@@ -269,14 +281,14 @@ class ModelMetrics:
         if facts is not None:
             facts.failures += 1
 
-    def ended_badly(self, outcome: str, cause: str, num_rows: int) -> None:
+    def ended_badly(self, outcome: str, cause: str, wasted_rows: int) -> None:
         """Say why, for the outcomes that have a cause. Called by `Account.answered`."""
         causes = self.causes.get(outcome)
         if causes is None:
             return
         causes[cause if cause in causes else OTHER] += 1
-        if cause in ("execute", "stream") and outcome in self.wasted_rows:
-            self.wasted_rows[outcome] += num_rows
+        if outcome in self.wasted_rows:
+            self.wasted_rows[outcome] += wasted_rows
 
 
 class Account:
@@ -304,7 +316,8 @@ class Account:
         timeline: Timeline,
         *,
         version: str | None = None,
-        rows: int = 0,
+        priority: Priority = Priority.NORMAL,
+        wasted_rows: int = 0,
         cause: str = "",
     ) -> None:
         """The one end of a request that was `received`, whatever the end is.
@@ -313,8 +326,8 @@ class Account:
             code: the HTTP status; 499 when the client left.
             outcome: one of `OUTCOMES`.
             version: the version that computed it.
-            rows: rows of the request, which count as wasted when it ended while they were
-                computed.
+            priority: its class.
+            wasted_rows: rows of it that were computed, or are being computed, for nobody.
             cause: of a shed request one of `SHED_REASONS`; of a timeout or a cancelled one the
                 stage in which it ended, one of `STAGES`.
         """
@@ -324,8 +337,10 @@ class Account:
         self._ended[key] += 1
         if self._model is None:
             return
+        by_priority, which = self._model.by_priority, (priority, outcome)
+        by_priority[which] = by_priority.get(which, 0) + 1
         if outcome != "ok":
-            self._model.ended_badly(outcome, cause, rows)
+            self._model.ended_badly(outcome, cause, wasted_rows)
         if timeline.answered is not None:
             self._durations[outcome].observe(timeline.answered)
         stages = self._versions.get(version)
@@ -456,7 +471,9 @@ class Metrics(Collector):
         yield from _stage_families(models)
         yield from _batch_families(models)
         yield from _cause_families(models)
-        yield from _live_families(models)
+        lives = [(model.name, model.probe()) for model in models if model.probe is not None]
+        yield from _live_families(lives)
+        yield from _policy_families(lives)
         yield from _version_families(models)
         yield from _slo_families(models)
         yield from self._process_families()
@@ -595,7 +612,12 @@ def _cause_families(models: list[ModelMetrics]) -> Iterator[Metric]:
     wasted = _counter("wasted_rows", "Rows computed for a request that had ended.", by_reason)
     restarts = _counter("worker_restarts", "Workers that were lost and replaced.", by_reason)
     load_failures = _counter("model_load_failures", "Failed attempts to load.", ("model",))
+    by_priority = _counter(
+        "priority_requests", "Requests that ended, by class.", ("model", "priority", "outcome")
+    )
     for model in models:
+        for (priority, outcome), num in sorted(model.by_priority.items()):
+            by_priority.add_metric((model.name, priority.name.lower(), outcome), num)
         for family, counts in (
             (shed, model.causes["shed"]),
             (late, model.causes["timeout"]),
@@ -606,29 +628,51 @@ def _cause_families(models: list[ModelMetrics]) -> Iterator[Metric]:
             for label, num in counts.items():
                 family.add_metric((model.name, label), num)
         load_failures.add_metric((model.name,), model.load_failures)
-    yield from (shed, late, cancelled, wasted, restarts, load_failures)
+    yield from (shed, late, cancelled, wasted, by_priority, restarts, load_failures)
 
 
-def _live_families(models: list[ModelMetrics]) -> Iterator[Metric]:
+def _live_families(lives: list[tuple[str, LiveState]]) -> Iterator[Metric]:
     requests = _gauge("queue_requests", "Requests waiting now.", ("model",))
     rows = _gauge("queue_rows", "Rows waiting now.", ("model",))
     capacity = _gauge("queue_capacity_rows", "Most rows that may wait.", ("model",))
     workers = _gauge("workers", "Worker processes.", ("model", "state"))
     states = _gauge("model_state", "1 for the state it is in.", ("model", "version", "state"))
-    for model in models:
-        if model.probe is None:
-            continue
-        live = model.probe()
-        requests.add_metric((model.name,), live.queue_requests)
-        rows.add_metric((model.name,), live.queue_rows)
+    for name, live in lives:
+        requests.add_metric((name,), live.queue_requests)
+        rows.add_metric((name,), live.queue_rows)
         if live.queue_capacity_rows is not None:
-            capacity.add_metric((model.name,), live.queue_capacity_rows)
+            capacity.add_metric((name,), live.queue_capacity_rows)
         for state in WORKER_STATES:
-            workers.add_metric((model.name, state), live.workers.get(state, 0))
+            workers.add_metric((name, state), live.workers.get(state, 0))
         for version, current in live.versions.items():
             for state in MODEL_STATES:
-                states.add_metric((model.name, version or "", state), int(state == current))
+                states.add_metric((name, version or "", state), int(state == current))
     yield from (requests, rows, capacity, workers, states)
+
+
+def _policy_families(lives: list[tuple[str, LiveState]]) -> Iterator[Metric]:
+    labels = ("model",)
+    budget = _gauge(
+        "slo_budget_left_ratio", "Late answers that may still be given on purpose.", labels
+    )
+    margin = _gauge("batch_margin_ratio", "Factor on predicted batch times.", labels)
+    stretch = _gauge("batch_stretch_ratio", "Batch time over that of an idle machine.", labels)
+    late = _counter("late_answers", "Answers later than the SLO's threshold.", ("model", "reason"))
+    isolated = _counter(
+        "isolated_batches", "Parts of failed batches that were computed again.", labels
+    )
+    for name, live in lives:
+        for family, value in (
+            (budget, live.budget_left),
+            (margin, live.margin),
+            (stretch, live.stretch),
+        ):
+            if value is not None:
+                family.add_metric((name,), value)
+        for reason, num in live.late.items():
+            late.add_metric((name, reason), num)
+        isolated.add_metric((name,), live.isolated_batches)
+    yield from (budget, margin, stretch, late, isolated)
 
 
 def _version_families(models: list[ModelMetrics]) -> Iterator[Metric]:

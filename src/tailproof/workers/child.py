@@ -75,8 +75,8 @@ def _prepare(connection: socket.socket, order: frames.Load) -> Runtime | None:
 
 def warm_up(
     loaded: LoadedModel, sizes: tuple[int, ...], longest: float
-) -> tuple[tuple[int, float], ...]:
-    """Run the example at each batch size, smallest first: (rows, seconds) of every run.
+) -> tuple[tuple[int, float, float], ...]:
+    """Run the example at each batch size, smallest first: (rows, seconds, CPU seconds) of each run.
 
     Sizes over the model's own maximum are skipped, and those beyond the first that never took
     less than `longest` seconds: no such batch will be formed. Raises what the model raises.
@@ -86,17 +86,18 @@ def warm_up(
     samples = []
     for rows in sorted({min(size, limit) for size in sizes}):
         columns = _repeat(loaded.example, rows)
-        seconds = [_seconds(loaded.runtime, columns, rows) for _ in range(WARMUP_REPEATS)]
-        samples += [(rows, taken) for taken in seconds]
-        if min(seconds) > longest or time.monotonic() - begin > WARMUP_SECONDS:
+        runs = [_timed(loaded.runtime, columns, rows) for _ in range(WARMUP_REPEATS)]
+        samples += [(rows, seconds, cpu) for seconds, cpu in runs]
+        if min(runs)[0] > longest or time.monotonic() - begin > WARMUP_SECONDS:
             break
     return tuple(samples)
 
 
-def _seconds(runtime: Runtime, columns: Columns, rows: int) -> float:
-    started = time.monotonic()
+def _timed(runtime: Runtime, columns: Columns, rows: int) -> tuple[float, float]:
+    """Seconds by the clock, and of this process's CPU time."""
+    started, cpu = time.monotonic(), time.process_time()
     runtime.predict(columns, rows)
-    return time.monotonic() - started
+    return time.monotonic() - started, time.process_time() - cpu
 
 
 def message_of(error: BaseException) -> str:

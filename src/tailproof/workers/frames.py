@@ -49,12 +49,12 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """Worker -> front: ready. `samples` are (rows, seconds) of the warm-up batches."""
+    """Worker -> front: ready. `samples` are (rows, seconds, CPU seconds) of the warm-up batches."""
 
     manifest: Manifest
     load_seconds: float
     warmup_seconds: float
-    samples: tuple[tuple[int, float], ...]
+    samples: tuple[tuple[int, float, float], ...]
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Protocol, cast
 
 from tailproof.workers import frames
+from tailproof.workers.cores import thread_environment
 
 SHORT_LIFE = 30.0
 """A worker that lived less than this (seconds) is restarted with back-off."""
@@ -24,7 +25,6 @@ PATIENCE = 0.2
 """Seconds that a worker which closed its socket has to end by itself, for its exit code."""
 LOAD_FAILED, STALLED, STOPPED = "load_failed", "stalled", "stopped"
 """Why a worker ended, where its exit code does not say so; the first two are its last stage too."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 MAX_OUTPUT_LINE = 64 * 2**10
 
 
@@ -279,10 +279,8 @@ def _environment(num_workers: int) -> dict[str, str]:
 
     One core is left to the front. More threads than cores make a 5 ms batch take a second.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = str(max(1, ((cores or 1) - 1) // num_workers))
     # what a model prints is wanted when it prints it, not when a buffer is full
-    ours = dict.fromkeys(THREAD_VARIABLES, threads) | {"PYTHONUNBUFFERED": "1"}
+    ours = thread_environment(num_workers) | {"PYTHONUNBUFFERED": "1"}
     return {**ours, **os.environ}
 
 

@@ -409,10 +409,10 @@ BOMBS: dict[str, Any] = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_description_that_asks_for_too_much_is_refused_soon(name: str) -> None:
     document = described(BOMBS[name], **TREE)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ConfigError, match="give --data or --template"):
         from_openapi(document, "/p")
-    assert time.perf_counter() - began < 6.0  # 2 on a machine with nothing else to do
+    assert time.process_time() - began < 6.0  # seconds; 2 are usual
 
 
 def test_branches_of_branches_are_looked_at_once() -> None:
@@ -526,7 +526,7 @@ def _objects(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_our_own_server_answers_all_of_it(tmp_path: Path) -> None:
-    server = Server(tmp_path, "demo:fraud")
+    server = Server(tmp_path, "demo:fraud", ("--drain-delay", "0s"))
     try:
         asyncio.run(server.until_ready())
         url = f"http://127.0.0.1:{server.port}/predict"
