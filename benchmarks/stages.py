@@ -33,6 +33,7 @@ from tailproof.core import slo
 from tailproof.core.clock import monotonic
 from tailproof.core.latency_model import LatencyModel
 from tailproof.core.policy import Dispatch, Limits, Policy, Queued
+from tailproof.core.slo import Latency
 from tailproof.load.server_view import tree
 from tailproof.load.target import build
 from tailproof.models.runtimes import load
@@ -141,7 +142,7 @@ class RequestPath:
             policy.arrive(Queued(rows=1, arrived=0.0), 0.0)
         decision = policy.next_batch(0.0)
         assert isinstance(decision, Dispatch)
-        policy.finished(decision.rows, next(self.durations), 0.002)
+        policy.finished(decision, next(self.durations), 0.002)
 
     def frame(self) -> None:
         """Rows to column buffers to one frame."""
@@ -198,9 +199,7 @@ class RequestPath:
     def metrics(self) -> None:
         """Count the ends and observe the histograms."""
         for exchange in self.exchanges:
-            exchange.account.answered(
-                "POST", 200, "ok", exchange.timeline, version="1", rows=1, cause=""
-            )
+            exchange.account.answered("POST", 200, "ok", exchange.timeline, version="1", cause="")
 
     def log_records(self) -> None:
         """One record a request, written once a batch."""
@@ -229,10 +228,11 @@ class RequestPath:
 
 def _warm_policy() -> Policy:
     """With one worker, and batches that took 2 ms whatever their size."""
-    policy = Policy(Limits(threshold=0.05), LatencyModel(), lambda: 0.5, LatencyModel(0.5))
-    policy.set_workers(1)
+    times = LatencyModel()
     for power in range(9):
-        policy.observe(1 << power, 0.002)
+        times.calibrate(1 << power, 0.002)
+    policy = Policy(Limits(objectives=(Latency(95.0, 0.05),)), times, lambda: 0.5)
+    policy.set_workers(1)
     return policy
 
 

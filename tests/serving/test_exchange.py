@@ -47,6 +47,7 @@ class Scene:
             Log(self.log, "json"),  # type: ignore[arg-type]
             lambda: 1.0,
             "replica",
+            lambda: 0.5,
         )
         self.exchange = Exchange(self.desk, self.client, "POST", "/predict")
         self.exchange.identify(headers or {})

@@ -58,6 +58,22 @@ def with_hot_routes(document: dict[str, Any], services: dict[str, ModelService])
     return document
 
 
+_TERMS = [
+    {
+        "name": "X-Request-Timeout-Ms",
+        "in": "header",
+        "description": "milliseconds from the request's arrival after which you no longer wait",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+    },
+    {
+        "name": "X-Priority",
+        "in": "header",
+        "description": "how much this request matters",
+        "schema": {"type": "string", "enum": ["critical", "normal", "batch"], "default": "normal"},
+    },
+]
+
+
 def _predict(service: ModelService, manifest: Manifest) -> dict[str, Any]:
     row = {"$ref": f"#/components/schemas/{service.name}"}
     many = {"type": "array", "items": row, "minItems": 1, "maxItems": MAX_ROWS}
@@ -70,6 +86,7 @@ def _predict(service: ModelService, manifest: Manifest) -> dict[str, Any]:
         "tags": ["predict"],
         "summary": f"Ask {service.name} about one row, or a list of rows",
         "operationId": f"predict_{service.name}",
+        "parameters": _TERMS,
         "requestBody": {
             "required": True,
             "content": {
