@@ -175,8 +175,8 @@ class Bounds:
 
 PROMISED = Bounds(doubled=0.95, tenfold=0.85, response=1.0, refusal=0.050)
 SLACK = Bounds(doubled=0.65, tenfold=0.50, response=3.0, refusal=0.250)
-"""Two cores are shared by everything under test, and in steps of 1.5 s the peak itself is only known
-to some 10%."""
+"""Two cores are shared by everything under test, and in steps of 1.5 s the peak itself is known to
+some 10% only."""
 
 
 @dataclass(frozen=True)
