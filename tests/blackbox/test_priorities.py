@@ -45,7 +45,7 @@ def promised(seconds: float) -> Mix:
 
 
 def with_slack(seconds: float) -> Mix:
-    """Two cores are shared by everything under test: in so few seconds a single stall of the machine
+    """Two cores are shared by everything under test: in so few seconds one stall of the machine
     costs some 5% of the critical requests. Whoever ignores the class answers a third of them."""
     return Mix({"critical": 20, "batch": 80}, seconds, success=0.85, response=3 * THRESHOLD)
 
