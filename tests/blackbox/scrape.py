@@ -81,6 +81,12 @@ async def until_waiting(server: Server, rows: int, within: float = 10.0) -> Scra
     return await until_gauge(server, "tailproof_queue_rows", rows, within)
 
 
+async def until_computing(server: Server) -> None:
+    """Wait until one request is with a worker, and nobody waits behind it."""
+    await until_inflight(server, 1)
+    await until_waiting(server, 0)
+
+
 async def until_received(server: Server, count: int, within: float = 10.0) -> None:
     """Wait until the server has seen `count` predictions since it started."""
 

@@ -11,7 +11,7 @@ from .conftest import Servers
 from .history import Attempt, outcome
 from .http_client import run
 from .processes import frozen, kill
-from .scrape import scrape, until_inflight, until_waiting
+from .scrape import scrape, until_computing, until_inflight, until_waiting
 from .server import Server
 from .traffic import JSON, Client
 
@@ -43,8 +43,7 @@ async def every_kind_of_request(server: Server, client: Client) -> None:
     pid = server.worker()
     with frozen(pid):
         held = [await client.begin(fresh=True)]
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         leaving = [await client.begin(rows, fresh=True) for rows in (None, 2, 4)]
         await until_waiting(server, 7)
         for number, one in enumerate(leaving):
@@ -146,8 +145,7 @@ async def simple_accounts_are_exact(server: Server) -> None:
         await client.request("POST", "/predict", b"{")
     with frozen(server.worker()):
         held = [await client.begin(fresh=True)]
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held.append(await client.begin(CAPACITY, fresh=True))
         await until_waiting(server, CAPACITY)
         for _ in range(10):

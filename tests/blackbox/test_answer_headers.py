@@ -8,7 +8,7 @@ import pytest
 from .conftest import Servers
 from .http_client import ask, run
 from .processes import frozen, kill
-from .scrape import until_inflight, until_waiting
+from .scrape import until_computing, until_waiting
 from .server import Server
 from .traffic import JSON, Client
 
@@ -22,8 +22,7 @@ async def answers_carry_their_headers(server: Server) -> None:
     client = Client(server.port)
     with frozen(server.worker()):
         blocker = await client.begin(fresh=True)
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held = [await client.begin(rows, fresh=True) for rows in (None, None, 3)]
         await until_waiting(server, 5)
     attempts = [await client.finish(one) for one in (blocker, *held)]

@@ -11,7 +11,7 @@ from .http_client import run
 from .model_log import batches, executions
 from .processes import frozen
 from .refusals import not_told_to_come_back
-from .scrape import until_inflight, until_waiting
+from .scrape import until_computing, until_inflight
 from .server import Server
 from .traffic import Client
 
@@ -75,8 +75,7 @@ async def large_requests_are_split(server: Server, log: Path) -> None:
     sizes = [1, 31, 32, 33, 63, 64, 65, 1000, MAX_ROWS - 1, MAX_ROWS]
     with frozen(server.worker()):
         held = [await client.begin(fresh=True)]
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held += [await client.begin(size, fresh=True) for size in sizes]
         await until_inflight(server, 1 + len(sizes))
     for one in held:

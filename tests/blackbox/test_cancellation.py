@@ -11,7 +11,7 @@ from .conftest import Servers
 from .http_client import Connection, encode, run
 from .model_log import executions
 from .processes import frozen
-from .scrape import scrape, until_gauge, until_inflight, until_waiting
+from .scrape import scrape, until_computing, until_gauge, until_inflight, until_waiting
 from .server import Server
 from .traffic import JSON, Client, payload
 
@@ -32,8 +32,7 @@ async def queued_cancels_are_not_computed(server: Server, log: Path, count: int 
     client = Client(server.port)
     with frozen(server.worker()):
         blocker = await client.begin(fresh=True)
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held = await asyncio.gather(*(client.begin(fresh=True) for _ in range(count)))
         await until_inflight(server, count + 1)
         await asyncio.gather(*(client.leave(one, reset=bool(n % 2)) for n, one in enumerate(held)))

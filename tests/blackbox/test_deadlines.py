@@ -13,7 +13,7 @@ from .http_client import Headers, run
 from .model_log import executions, first_starts
 from .processes import frozen
 from .refusals import not_told_to_come_back, told_to_come_back
-from .scrape import until_gauge, until_inflight, until_waiting
+from .scrape import until_computing, until_gauge, until_inflight, until_waiting
 from .server import Server
 from .traffic import Client, open_loop
 
@@ -46,8 +46,7 @@ async def expired_work_is_not_done(server: Server, log: Path) -> None:
     waits = [0.02, 0.1, 0.3, 0.45, 0.6, 0.6]
     with frozen(server.worker()):
         running = await client.begin(headers=deadline(500), fresh=True)
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held = [
             await client.begin(rows, headers=deadline(1000 * wait), fresh=True)
             for rows, wait in zip((None, 1, None, 3, None, 20), waits, strict=True)

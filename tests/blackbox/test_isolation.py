@@ -13,7 +13,7 @@ from .http_client import run
 from .model_log import batches
 from .processes import frozen
 from .refusals import not_told_to_come_back
-from .scrape import until_inflight, until_waiting
+from .scrape import until_computing, until_waiting
 from .server import Server
 from .traffic import JSON, Client
 
@@ -111,8 +111,7 @@ async def a_crowd_of_guilty_is_told_apart(server: Server, log: Path) -> None:
     client = Client(server.port)
     with frozen(server.worker()):
         blocker = await client.begin(fresh=True)
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held = []
         for number in range(12):
             values = (POISON,) if number % 2 else None
@@ -153,8 +152,7 @@ async def many_guilty_are_told_apart(server: Server) -> None:
     client = Client(server.port)
     with frozen(server.worker()):
         held = [await client.begin(fresh=True)]
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         for number in range(240):
             values = (POISON,) if number % 20 == 7 else None
             held.append(await client.begin(values=values, fresh=True))

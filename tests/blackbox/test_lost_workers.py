@@ -11,7 +11,7 @@ from .conftest import Servers
 from .history import Attempt
 from .http_client import ask, run
 from .processes import frozen, kill
-from .scrape import scrape, until_inflight, until_waiting
+from .scrape import scrape, until_computing, until_inflight, until_waiting
 from .server import Server
 from .traffic import Client, open_loop, poisson
 
@@ -118,8 +118,7 @@ async def a_casualty_is_told(server: Server) -> None:
     pid = server.worker()
     with frozen(pid):
         held = await client.begin()
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         kill(pid)
         killed = time.monotonic()
     attempt = await client.finish(held)
@@ -163,8 +162,7 @@ async def workers_end_with_the_front(server: Server, value: float) -> None:
     await server.until_ready()
     client = Client(server.port, patience=5.0 * server.haste)
     held = await client.begin(values=(value,))
-    await until_inflight(server, 1)
-    await until_waiting(server, 0)
+    await until_computing(server)
     assert server.workers()
     server.kill()
     await client.finish(held)
@@ -204,8 +202,7 @@ async def a_failing_row_spoils_only_itself(server: Server) -> None:
     client = Client(server.port)
     with frozen(server.worker()):
         blocker = await client.begin()
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held = [await client.begin(fresh=True) for _ in range(4)]
         held.insert(2, await client.begin(values=(666.0,), fresh=True))
         await until_waiting(server, 5)

@@ -10,7 +10,7 @@ from .history import Attempt
 from .http_client import run
 from .processes import frozen, kill
 from .refusals import not_told_to_come_back, spread_out, told_to_come_back
-from .scrape import until_inflight, until_waiting
+from .scrape import until_computing, until_inflight, until_waiting
 from .server import Server
 from .traffic import JSON, Client
 
@@ -86,8 +86,7 @@ class ErrorPaths:
         client, server = self.client, self.server
         with frozen(server.worker()):
             computed = await client.begin(headers=WAIT, fresh=True)
-            await until_inflight(server, 1)
-            await until_waiting(server, 0)
+            await until_computing(server)
             queued = await client.begin(headers=WAIT, fresh=True)
             executed, expired = await client.finish(computed), await client.finish(queued)
             self.note("late, computed", 504, False, executed)

@@ -14,7 +14,7 @@ from .http_client import run
 from .model_log import executions
 from .processes import frozen
 from .refusals import spread_out, told_to_come_back
-from .scrape import Scrape, scrape, until_inflight, until_waiting
+from .scrape import Scrape, scrape, until_computing, until_waiting
 from .server import Server
 from .steps import Step, offer, percentile
 from .traffic import Client, Held
@@ -43,8 +43,7 @@ async def queue_is_bounded(server: Server) -> None:
 
     with frozen(server.worker()):
         blocker = await begin()
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held = [await begin() for _ in range(ROOM - 5)]
         held.append(await begin(3))
         await until_waiting(server, ROOM - 2, within=5.0)
@@ -94,8 +93,7 @@ def test_a_request_larger_than_the_bound_is_taken_alone(servers: Servers) -> Non
         client = Client(server.port)
         with frozen(server.worker()):
             blocker = await client.begin(fresh=True)
-            await until_inflight(server, 1)
-            await until_waiting(server, 0)
+            await until_computing(server)
             large = await client.begin(ROOM + 1, fresh=True)
             await until_waiting(server, ROOM + 1)
             told_to_come_back(await client.predict())
@@ -113,8 +111,7 @@ async def the_refused_do_not_return_together(server: Server, count: int = 60) ->
     client = Client(server.port)
     with frozen(server.worker()):
         held = [await client.begin(fresh=True)]
-        await until_inflight(server, 1)
-        await until_waiting(server, 0)
+        await until_computing(server)
         held.append(await client.begin(ROOM, fresh=True))
         await until_waiting(server, ROOM)
         refused = await asyncio.gather(*(client.predict(ROOM) for _ in range(count)))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailproof.core.latency_model import LatencyModel
@@ -241,7 +241,6 @@ def told(model: LatencyModel, batch: tuple[int, float, float | None, bool]) -> N
 
 
 @given(batches=batches, horizon=st.integers(3, 100))
-@settings(derandomize=True, deadline=None)
 def test_predictions_rise_with_the_rows_whatever_was_seen(
     batches: list[tuple[int, float, float | None, bool]], horizon: int
 ) -> None:
@@ -256,7 +255,6 @@ def test_predictions_rise_with_the_rows_whatever_was_seen(
 
 
 @given(batches=batches, horizon=st.integers(3, 100))
-@settings(derandomize=True, deadline=None)
 def test_without_cpu_seconds_all_time_is_the_models_own(
     batches: list[tuple[int, float, float | None, bool]], horizon: int
 ) -> None:
@@ -271,7 +269,6 @@ def test_without_cpu_seconds_all_time_is_the_models_own(
 
 
 @given(batches=batches)
-@settings(derandomize=True, deadline=None)
 def test_the_version_tells_every_change(
     batches: list[tuple[int, float, float | None, bool]],
 ) -> None:

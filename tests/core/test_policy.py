@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailproof.core.attainment import RESERVE
@@ -294,7 +294,6 @@ def last_end(rows: int, seconds: Callable[[int], float], workers: int, most: int
     max_batch_rows=st.integers(1, 64),
     threshold=st.floats(0.001, 1.0),
 )
-@settings(derandomize=True, deadline=None)
 def test_bound_is_the_largest_queue_that_is_computed_in_time(
     *, fixed: float, per_row: float, workers: int, max_batch_rows: int, threshold: float
 ) -> None:

@@ -543,9 +543,7 @@ class PolicyMachine(RuleBasedStateMachine):
             self.laws.ended()
 
 
-PolicyMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=25, deadline=None, derandomize=True
-)
+PolicyMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=25)
 test_laws_hold_whatever_hypothesis_tries = PolicyMachine.TestCase
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailproof.core.arrivals import poisson
@@ -100,7 +100,6 @@ def test_a_short_step_near_capacity_does_not_pretend_to_know() -> None:
     assert too_short <= 0.1
 
 
-@settings(derandomize=True, deadline=None)
 @given(seed=st.integers(0, 10**6), rate=st.floats(50.0, 5000.0), seconds=st.floats(1.0, 10.0))
 def test_without_a_queue_nothing_overloads(seed: int, rate: float, seconds: float) -> None:
     arrivals = poisson(rate, 1.2 * seconds, seed)

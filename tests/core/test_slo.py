@@ -1,7 +1,7 @@
 """The SLO sentence."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailproof.core.slo import Availability, Latency, Slo, latencies, parse
@@ -70,7 +70,6 @@ def test_printed_as_written(slo: Slo, text: str, objective: float) -> None:
     milliseconds=st.integers(1, 999),
     signal=st.sampled_from(("e2e", "ttft", "itl", "tpot")),
 )
-@settings(derandomize=True, deadline=None)
 def test_what_is_printed_is_parsed_to_the_same(
     percentile: float, milliseconds: int, signal: str
 ) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailproof.core.units import format_duration, parse_duration, parse_rate, parse_size
@@ -84,7 +84,6 @@ def test_durations_are_printed_in_the_unit_that_a_person_would_choose(
 
 
 @given(unit=st.sampled_from((1e-6, 1e-3, 1.0)), number=st.floats(1.0, 999.0))
-@settings(derandomize=True, deadline=None)
 def test_what_is_printed_can_be_read_back(unit: float, number: float) -> None:
     seconds = number * unit
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.005)

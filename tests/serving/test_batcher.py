@@ -143,8 +143,6 @@ def test_what_arrives_while_the_worker_is_busy_goes_together() -> None:
 
 
 @settings(
-    deadline=None,
-    derandomize=True,
     max_examples=200,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailproof import __version__
@@ -398,7 +398,6 @@ def test_one_hostile_record_spoils_only_itself() -> None:
     assert lines[0] == written("json", lambda log: access(log, request_id="before"))
 
 
-@settings(derandomize=True, deadline=None)
 @given(
     st.text(st.characters(exclude_categories=())),
     st.dictionaries(st.text(min_size=1), st.integers() | st.floats() | st.text() | st.binary()),

@@ -23,7 +23,7 @@ from tailproof.core.units import parse_duration
 from tailproof.telemetry import metrics
 from tailproof.telemetry.metrics import Account, Histogram, LiveState, Metrics, buckets
 
-seeded = settings(derandomize=True, deadline=None, max_examples=50)
+seeded = settings(max_examples=50)
 
 SLOS = (slo.parse("p95 < 50ms"), slo.parse("p99 < 250ms"), slo.parse("availability > 99.9%"))
 PAGES = ("/", "/metrics", "/health")

@@ -2,7 +2,7 @@
 much the predicted batch time must be stretched."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailproof.core.slo import Latency
 
@@ -37,13 +37,14 @@ class _Budget:
     """Seconds, by the server's own clock."""
     allowed: float
     """Share of answers that may be late."""
-    left: float
-    """Late answers that may be given on purpose; below 0 when others were late too."""
+    most: float = field(init=False)
+    """Late answers that may be given on purpose, when nothing has been spent."""
+    left: float = field(init=False)
+    """... that may be given now; below 0 when others were late too."""
     num_surprises: int = 0
 
-    @property
-    def most(self) -> float:
-        return SPEND * MEMORY * self.allowed
+    def __post_init__(self) -> None:
+        self.most = self.left = SPEND * MEMORY * self.allowed
 
 
 class Attainment:
@@ -66,17 +67,12 @@ class Attainment:
         self.num_late = {"expected": 0, "surprise": 0}
         """Answers that broke an objective, by whether that was known at dispatch."""
         self._budgets = [
-            _Budget(slo.threshold * RESERVE, allowed, SPEND * MEMORY * allowed)
-            for slo in objectives
-            for allowed in (1.0 - slo.objective,)
+            _Budget(slo.threshold * RESERVE, 1.0 - slo.objective) for slo in objectives
         ]
+        self.thresholds = tuple(budget.threshold for budget in self._budgets)
+        """Seconds that waiting and computing may take, by objective."""
         self._num_answers = 0
         self._has_shed = False
-
-    @property
-    def thresholds(self) -> tuple[float, ...]:
-        """Seconds that waiting and computing may take, by objective."""
-        return tuple(budget.threshold for budget in self._budgets)
 
     @property
     def budget_left(self) -> float:
@@ -90,7 +86,7 @@ class Attainment:
 
     def is_late(self, seconds: float) -> bool:
         """Whether an answer after so many seconds breaks some objective."""
-        return any(seconds > budget.threshold for budget in self._budgets)
+        return any(seconds > threshold for threshold in self.thresholds)
 
     def shed(self) -> None:
         """A request was refused or dropped for the SLO's sake."""

@@ -57,16 +57,16 @@ class RequestError(TailproofError):
     retryable: bool = False
     stage = ""
     """How far the request had come, where that says why it ended (`telemetry.metrics.STAGES`)."""
+    budget_left: float | None = None
+    """Of a request that was shed: the share of the SLO's late answers that was left."""
+    margin: float | None = None
+    """... and the factor on the predicted batch time."""
 
     def __init__(self, detail: str | list[dict[str, Any]], *, reason: str = "") -> None:
         super().__init__(detail if isinstance(detail, str) else "invalid request")
         self.detail = detail
         self.reason = reason or type(self).__name__
         self.retry_after: float | None = None
-        self.budget_left: float | None = None
-        """Of a request that was shed: the share of the SLO's late answers that was left."""
-        self.margin: float | None = None
-        """... and the factor on the predicted batch time."""
 
 
 class Malformed(RequestError):

@@ -16,6 +16,11 @@ class Priority(IntEnum):
     NORMAL = 1
     BATCH = 2
 
+    @property
+    def word(self) -> str:
+        """As callers, metrics and the log write it."""
+        return self.name.lower()
+
 
 CLASSES = tuple(Priority)
 """The same, most important first; a tuple is quicker to walk than an enum."""

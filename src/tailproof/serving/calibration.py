@@ -18,9 +18,10 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from tailproof.core.host import cpu_model
 from tailproof.core.latency_model import Sample
 from tailproof.models.manifest import Manifest, digest
-from tailproof.workers.cores import usable_cores
+from tailproof.workers.cores import reader, usable_cores
 
 FORMAT = 1
 MAX_BYTES = 1 << 18
@@ -161,7 +162,7 @@ def key_of(manifest: Manifest, num_workers: int, machine: Machine) -> str:
 
 def this_machine(root: Path = Path("/")) -> Machine:
     """The machine below `root` (where `proc` and `sys` are)."""
-    return Machine(_cpu_model(root / "proc/cpuinfo"), usable_cores(root))
+    return Machine(cpu_model(reader(root)) or "", usable_cores(root))
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -184,15 +185,6 @@ def _content(path: Path) -> bytes:
     if len(content) > MAX_BYTES:
         raise _Refused(f"they take more than {MAX_BYTES} bytes")
     return content
-
-
-def _cpu_model(path: Path) -> str:
-    """The model name in /proc/cpuinfo; Arm machines give none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in path.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return ""
 
 
 def _reason(error: OSError | _Refused) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from tailproof.core.waiting import Priority
 from tailproof.models.manifest import Manifest
 from tailproof.models.signature import MAX_ROWS, Output
 from tailproof.serving.service import ModelService
@@ -69,7 +70,11 @@ _TERMS = [
         "name": "X-Priority",
         "in": "header",
         "description": "how much this request matters",
-        "schema": {"type": "string", "enum": ["critical", "normal", "batch"], "default": "normal"},
+        "schema": {
+            "type": "string",
+            "enum": [priority.word for priority in Priority],
+            "default": Priority.NORMAL.word,
+        },
     },
 ]
 

@@ -7,7 +7,7 @@ from tailproof.core.errors import Malformed
 from tailproof.core.waiting import Priority
 
 _MILLISECONDS = re.compile(r"\d{1,12}(?:\.\d{1,12})?")
-_PRIORITIES = {priority.name.lower(): priority for priority in Priority}
+_PRIORITIES = {priority.word: priority for priority in Priority}
 
 
 class Terms(NamedTuple):

@@ -299,7 +299,7 @@ class Log:
                 batch_rows or None,
                 worker,
                 *_told(fault),
-                None if priority is Priority.NORMAL else priority.name.lower(),
+                None if priority is Priority.NORMAL else priority.word,
                 _milliseconds(timeout),
                 _remaining(timeout, timeline.answered),
                 *((None, None) if fault is None else (fault.budget_left, fault.margin)),

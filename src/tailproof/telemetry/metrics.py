@@ -617,7 +617,7 @@ def _cause_families(models: list[ModelMetrics]) -> Iterator[Metric]:
     )
     for model in models:
         for (priority, outcome), num in sorted(model.by_priority.items()):
-            by_priority.add_metric((model.name, priority.name.lower(), outcome), num)
+            by_priority.add_metric((model.name, priority.word, outcome), num)
         for family, counts in (
             (shed, model.causes["shed"]),
             (late, model.causes["timeout"]),

@@ -275,10 +275,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _environment(num_workers: int) -> dict[str, str]:
-    """Ours, with the numeric libraries' threads limited to the cores that one worker can have.
-
-    One core is left to the front. More threads than cores make a 5 ms batch take a second.
-    """
+    """Ours, with the numeric libraries' threads limited to the cores that one worker can have."""
     # what a model prints is wanted when it prints it, not when a buffer is full
     ours = thread_environment(num_workers) | {"PYTHONUNBUFFERED": "1"}
     return {**ours, **os.environ}
