@@ -3,7 +3,6 @@
 # ruff: noqa: E402  the benchmarks are scripts, so their folder is put on the path first
 
 import asyncio
-import importlib.util
 import itertools
 import json
 import math
@@ -30,6 +29,7 @@ from tailproof.core.recording import LOST, Recording
 from tailproof.load import preflight
 from tailproof.load.target import Target, build
 from tailproof.reporting import document
+from tests.scripts import script
 
 BODY = b'{"score": 1}'
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -40,17 +40,6 @@ def test_bodies_are_many_and_seeded() -> None:
     assert len(set(fraud_bodies(1))) == 500
     assert fraud_bodies(1) == fraud_bodies(1)
     assert fraud_bodies(1) != fraud_bodies(2)
-
-
-def script(name: str) -> Any:
-    """A benchmark as a module under a name of its own: `serving` is a folder of tests, too."""
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 # --- the closed loop ------------------------------------------------------------------------------

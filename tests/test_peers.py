@@ -6,7 +6,6 @@ None is installed here: small servers of our own stand in for them.
 # ruff: noqa: E402  the benchmarks are scripts, so their folder is put on the path first
 
 import argparse
-import importlib.util
 import json
 import os
 import re
@@ -33,20 +32,15 @@ from peers.environments import Environment, NotInstalled
 from peers.picture import Limits, picture
 from tailproof.core.recording import LOST, Recording
 from tailproof.reporting import document
+from tests.scripts import script
 
 ROW = {"amount": 12.5, "channel": "web", "age": 33}
 
 
 @pytest.fixture(scope="module")
 def serving() -> Any:
-    """The script under a name of its own: `serving` is a folder of tests, too."""
-    spec = importlib.util.spec_from_file_location("benchmark_serving", BENCHMARKS / "serving.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The script that compares them."""
+    return script("serving")
 
 
 # --- environments ---------------------------------------------------------------------------------

@@ -143,6 +143,12 @@ _ADMIT = Admit()
 _WAIT = Wait(math.inf)
 
 
+def spread(seconds: float, uniform: float) -> float:
+    """`seconds`, 20% either way by a uniform number from [0, 1): those who are told at once when to
+    come back must not come together."""
+    return seconds * (0.8 + 0.4 * uniform)
+
+
 @dataclass(frozen=True, slots=True)
 class _Bounds:
     """What follows from limits, latency model and number of workers; None: not known."""
@@ -405,9 +411,9 @@ class Policy:
         return Refuse("queue_full", self._retry_after(excess * seconds / (rows * workers), now))
 
     def _retry_after(self, seconds: float, now: float) -> float:
-        """At least until the next batch ends; spread, so that the refused do not return at once."""
+        """At least until the next batch ends."""
         seconds = max(seconds, self._next_end - now, 0.001)
-        return seconds * (0.8 + 0.4 * self._jitter())
+        return spread(seconds, self._jitter())
 
     # Dispatch
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tailproof.core.errors import RequestError
+from tailproof.core.policy import spread
 from tailproof.core.timeline import Timeline
 from tailproof.core.waiting import Priority
 from tailproof.telemetry.fault import Fault
@@ -41,11 +42,13 @@ class Desk:
         self.draining = False
         """The process ends soon: every answer asks its client to close the connection."""
 
-    def spread(self, error: RequestError) -> float:
-        """Seconds after which to come back: what cannot be served at present is told to many at
-        once, and they should not return together. What the policy says is spread already."""
-        seconds = error.retry_after or 0.0
-        return seconds * (0.8 + 0.4 * self._jitter()) if error.status == 503 else seconds
+    def retry_after(self, error: RequestError) -> float | None:
+        """Seconds after which to come back, where that helps. What the policy says is spread
+        already; what is the same for all while nothing can be served is spread here."""
+        seconds = error.retry_after
+        if seconds is None or error.status != 503:
+            return seconds
+        return spread(seconds, self._jitter())
 
 
 class Exchange:
@@ -132,8 +135,7 @@ class Exchange:
         """Answer with an error of ours, in the native envelope."""
         headers = [JSON, *(headers or [])]
         content: dict[str, Any] = {"detail": error.detail}
-        if error.retry_after is not None:
-            seconds = self.desk.spread(error)
+        if (seconds := self.desk.retry_after(error)) is not None:
             headers.append(("retry-after", str(max(1, round(seconds)))))
             content["retry_after_ms"] = round(seconds * 1e3)
         message = error.detail if isinstance(error.detail, str) else None
